@@ -177,7 +177,9 @@ class Hosting:
         self.replicas = ReplicaManager(
             NodeId(1),
             logs,
-            lambda image, topic: LogConfig(),
+            lambda image, topic: LogConfig(
+                min_insync_replicas=int(image.config(2, topic).get("min.insync.replicas", "1"))
+            ),
             ManualClock(NOW_MS),
             executor,
             print,
@@ -346,53 +348,18 @@ def test_a_larger_minimum_isr_holds_before_the_smaller_isr_of_the_same_change(tm
     """The controller takes the follower that leaves for eligible: nothing may be committed without it."""
 
     async def test() -> None:
-        async with running(formatted(tmp_path)) as manager:
-            with ThreadPoolExecutor(1) as executor:
-                replicas = ReplicaManager(
-                    NodeId(1),
-                    manager,
-                    lambda image, topic: LogConfig(
-                        min_insync_replicas=int(image.config(2, topic).get("min.insync.replicas", "1"))
-                    ),
-                    ManualClock(NOW_MS),
-                    executor,
-                    print,
-                    lambda: 30_000,
-                    AlterPartitionManager(NodeId(1), lambda: 1, unasked),
-                )
-                directory = manager.dirs[0].id
-                assert directory is not None
-                await replicas.apply(ImageBuilder(ClusterImage()).build(1, 1, NOW_MS)[1])
-                builder = ImageBuilder(ClusterImage())
-                builder.apply(r.TopicRecord(name="orders", topic_id=TOPIC_ID))
-                builder.apply(
-                    r.PartitionRecord(
-                        partition_id=0,
-                        topic_id=TOPIC_ID,
-                        replicas=[1, 2],
-                        isr=[1, 2],
-                        removing_replicas=[],
-                        adding_replicas=[],
-                        leader=1,
-                        leader_epoch=0,
-                        partition_epoch=0,
-                        directories=[directory, directory],
-                    )
-                )
-                image, delta = builder.build(2, 1, NOW_MS)
-                await replicas.apply(delta)
-                partition = replicas.leader("orders", 0)
-                partition.append(bytearray(batch(b"not yet at the follower")), 1, NOW_MS)
-                builder = ImageBuilder(image)
-                builder.apply(
-                    r.ConfigRecord(
-                        resource_type=2, resource_name="orders", name="min.insync.replicas", value="2"
-                    )
-                )
-                builder.apply(r.PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, isr=[1]))
-                await replicas.apply(builder.build(4, 1, NOW_MS)[1])
-                assert (partition.isr, partition.min_insync_replicas) == ((1,), 2)
-                assert (partition.log.log_end_offset, partition.log.high_watermark) == (1, 0)
-                await replicas.stop()
+        async with hosting(tmp_path) as here:
+            await here.elect(leader=1, epoch=0, partitions=1)
+            partition = here.replicas.leader("orders", 0)
+            assert (partition.isr, partition.min_insync_replicas) == ((1, 2), 1)
+            partition.append(bytearray(batch(b"not yet at the follower")), 1, NOW_MS)
+            await here.apply(
+                r.ConfigRecord(
+                    resource_type=2, resource_name="orders", name="min.insync.replicas", value="2"
+                ),
+                r.PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, isr=[1]),
+            )
+            assert (partition.isr, partition.min_insync_replicas) == ((1,), 2)
+            assert (partition.log.log_end_offset, partition.log.high_watermark) == (1, 0)
 
     run(test)

@@ -786,18 +786,23 @@ def test_truncation_is_checkpointed_at_once(tmp_path: Path) -> None:
     run(test)
 
 
+async def cut_to_three(manager: LogManager) -> None:
+    """A log that was cut after all six of its records were on the disk."""
+    log = manager.get_or_create(TP, TOPIC_ID, small())
+    fill(log, 6)
+    await manager.background.flush(log)
+    await manager.background.checkpoint_recovery_points()
+    log.truncate_to(3, manager.clock.now_ms())
+    manager.truncated(log)
+
+
 def test_a_truncation_whose_checkpoint_was_given_up_is_waited_for_by_the_next(tmp_path: Path) -> None:
     """Its fetcher was stopped: another goes on with the log, and must not append before the disk knows."""
     formatted(tmp_path)
 
     async def test() -> None:
         async with running(tmp_path) as manager:
-            log = manager.get_or_create(TP, TOPIC_ID, small())
-            fill(log, 6)
-            await manager.background.flush(log)
-            await manager.background.checkpoint_recovery_points()
-            log.truncate_to(3, manager.clock.now_ms())
-            manager.truncated(log)
+            await cut_to_three(manager)
             first = asyncio.create_task(manager.checkpoint_truncations())
             await asyncio.sleep(0)
             first.cancel()
@@ -815,12 +820,7 @@ def test_whoever_comes_while_a_truncation_is_checkpointed_waits_for_it(tmp_path:
 
     async def test() -> None:
         async with running(tmp_path) as manager:
-            log = manager.get_or_create(TP, TOPIC_ID, small())
-            fill(log, 6)
-            await manager.background.flush(log)
-            await manager.background.checkpoint_recovery_points()
-            log.truncate_to(3, manager.clock.now_ms())
-            manager.truncated(log)
+            await cut_to_three(manager)
             first = asyncio.create_task(manager.checkpoint_truncations())
             await asyncio.sleep(0)
             assert manager.has_truncations, "it is not on the disk yet"

@@ -621,13 +621,7 @@ class Log:
         offset = self.log_end_offset
         last_offset = offset + last_delta
         segment = self._active
-        if (
-            segment.size_bytes > self._segment_bytes - size
-            or newest > self._roll_after_timestamp
-            or now_ms > self._roll_after_ms
-            or segment.must_roll
-            or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
-        ):
+        if self._may_be_due(segment, size, newest, last_offset, now_ms):
             segment = self._maybe_roll(size, newest, last_offset, offset, now_ms)
         if leader_epoch != self.epochs.settled:
             self._assign_epoch(leader_epoch, offset)
