@@ -36,13 +36,12 @@ from ottla.model.java_hash import java_hash_code
 from ottla.model.pending import Pending
 from ottla.net.peers import Node
 from ottla.replication import fetcher as fetcher_module
-from ottla.replication.fetcher import Key
 from ottla.replication.fetcher_manager import ReplicaFetcherManager, fetcher_id, request_version
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import OutOfFilesError, StorageError
 from ottla.storage.log.log import Log, Truncation
-from ottla.wire.messages.fetch import FetchPartition, FetchRequest
+from ottla.wire.messages.fetch import FetchRequest
 from ottla.wire.messages.list_offsets import ListOffsetsRequest
 
 OTHER = 3
@@ -99,7 +98,6 @@ class Client:
         self.fetcher = fetcher
         self.closed = False
         self.forgotten: list[int] = []
-        self.sessions: dict[int, dict[Key, FetchPartition]] = {}
 
     def ask(
         self, to: Node, request: Any, *, timeout_ms: float | None = None, at_most: int | None = None
@@ -114,10 +112,7 @@ class Client:
             if network.errors:
                 answer.fail(network.errors.pop(0))
             elif to.node_id in network.leaders:
-                leader = network.leaders[to.node_id]
-                leader.session = self.sessions.get(to.node_id, {})  # every connection has its own
-                answer.resolve(leader.answer(request))
-                self.sessions[to.node_id] = leader.session
+                answer.resolve(network.leaders[to.node_id].answer(request))
 
         # As a leader without news does, it takes its time.
         asyncio.get_running_loop().call_later(0.001, reply)
@@ -347,6 +342,36 @@ def test_the_number_of_fetchers_may_change(tmp_path: Path) -> None:
                 write(leader.log(index), 0)
             for partition in ours:
                 await eventually(caught_up(partition, leader))
+
+    run(test)
+
+
+def test_what_is_configured_takes_effect(tmp_path: Path) -> None:
+    async def test() -> None:
+        leader = leading(tmp_path / "leader")
+        async with world({LEADER: leader}) as here:
+            here.config = config(
+                replica_fetch_wait_max_ms=7,
+                replica_fetch_min_bytes=3,
+                replica_fetch_max_bytes=70_000,
+                replica_fetch_response_max_bytes=80_000,
+                replica_fetch_backoff_ms=9,
+                replica_socket_timeout_ms=11_000,
+                replica_socket_receive_buffer_bytes=12_000,
+            )
+            ours = follower(tmp_path / "ours")
+            here.manager.follow([ours])
+            await eventually(caught_up(ours, leader))
+            _, asked, _ = here.network.asked[0]
+            assert (asked.max_wait_ms, asked.min_bytes, asked.max_bytes) == (7, 3, 80_000)
+            assert [each.partition_max_bytes for topic in asked.topics for each in topic.partitions] == [
+                70_000
+            ]
+            settings = here.manager._node_client(0).settings
+            assert settings.request_timeout_ms == 11_000
+            assert settings.receive_buffer_bytes == 12_000
+            assert settings.reconnect_backoff_max_ms == 9
+            assert settings.max_response_bytes > 80_000
 
     run(test)
 
