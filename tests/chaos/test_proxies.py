@@ -14,7 +14,7 @@ import pytest
 from tests.interop.process import HOST, receive_exactly, wait_until
 from tests.support.proxies import CLIENTS, Links
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 
 class Echo:

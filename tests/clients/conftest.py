@@ -24,7 +24,7 @@ from tests.support.raw_client import METADATA, Endpoint, RawClient
 MakeTopic = Callable[..., str]
 Wait = Callable[[], None]
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 # Members that say more often than usual that they are alive, so that nobody waits for what takes seconds in production.
 QUICK_GROUPS: dict[str, object] = {
     "group.consumer.min.heartbeat.interval.ms": 100,

@@ -31,7 +31,7 @@ SETTINGS: dict[str, object] = {
     "group.consumer.assignors": "uniform,range,racks.LocalFirst",
     **QUICK_GROUPS,
 }
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 @pytest.fixture(scope="module")

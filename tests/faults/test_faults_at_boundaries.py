@@ -27,7 +27,7 @@ from ottla.server.network.connection import Listener
 from ottla.server.registry import ADVERTISED, routes
 from ottla.testing import Broker
 
-PATIENCE_S: Final = 20.0
+PATIENCE_S: Final = 60.0
 TOPIC: Final = "acknowledged"
 # How often everything is done for a gate to be passed, and into how many tests the gates are divided.
 ROUNDS: Final = 3

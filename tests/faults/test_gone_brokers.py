@@ -23,7 +23,7 @@ from ottla.wire.framing import decode_response_header, request_frame
 from ottla.wire.messages.nodes import broker_lifecycle as m
 
 SETTINGS = {"broker.session.timeout.ms": 3_600_000}
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 # A broker that is only a socket.
 STRANGER = 199
 

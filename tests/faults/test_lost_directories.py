@@ -18,7 +18,7 @@ from ottla.client.admin.types import NewTopic, TopicDescription
 from ottla.client.metadata import PartitionInfo
 
 SELDOM = {"broker.heartbeat.interval.ms": 3_600_000, "broker.session.timeout.ms": 3 * 3_600_000}
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 VICTIM, OTHER = 101, 102
 LOST = "lost-directory"
 

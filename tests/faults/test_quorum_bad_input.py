@@ -29,7 +29,7 @@ from ottla.records.batch import HEADER_SIZE
 
 CLAIMS = [VOTE, BEGIN_QUORUM_EPOCH, END_QUORUM_EPOCH]
 NAMES = ["Vote", "BeginQuorumEpoch", "EndQuorumEpoch"]
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 LONG_LOG_BYTES = 30_000
 NOBODY = uuid.UUID(int=77)
 
@@ -270,19 +270,16 @@ def changes_go_on(cluster: Processes) -> Changes:
     return client
 
 
-def rewrite(node: ClusterNode, change: Any) -> int:
-    """Change one batch in the middle of a node's metadata log; its offset."""
+def damaged(node: ClusterNode, change: Any) -> tuple[bytes, int] | None:
+    """A node's metadata log with one batch in its middle changed, and that batch's offset; None if none can be."""
     (path,) = segments(node.data_dir)
     data = bytearray(path.read_bytes())
-    offsets = sorted(batches(node.data_dir, 1 << 60))
     position = 0
-    for offset in offsets:
-        size = len(batches(node.data_dir, 1 << 60)[offset])
-        if change(data, position, size):
-            path.write_bytes(data)
-            return offset
-        position += size
-    raise AssertionError("no batch to change")
+    for offset, batch in sorted(batches(node.data_dir, 1 << 60).items()):
+        if change(data, position, len(batch)):
+            return bytes(data), offset
+        position += len(batch)
+    return None
 
 
 def flip_a_bit(data: bytearray, position: int, size: int) -> bool:
@@ -307,10 +304,16 @@ def unknown_record(data: bytearray, position: int, size: int) -> bool:
 def test_a_damaged_metadata_log(cluster: Processes, change: Any) -> None:
     node = Quorum(cluster).standby
     changes_go_on(cluster)
+    # A NoOpRecord is written only when there was nothing else for a while.
+    wait_until(lambda: damaged(node, change) is not None, PATIENCE_S, "a batch to change")
     cluster.kill(node.node_id)
     kept = node.data_dir.with_suffix(".kept")
     shutil.copytree(node.data_dir, kept)
-    offset = rewrite(node, change)
+    found = damaged(node, change)
+    assert found
+    data, offset = found
+    (path,) = segments(node.data_dir)
+    path.write_bytes(data)
     node.launch()
     wait_until(lambda: not node.is_running(), PATIENCE_S, f"{node.kind} to end")
     assert node.exit_code not in (0, None)

@@ -12,7 +12,7 @@ from tests.support.cluster_changes import TIMED_OUT, Changes, changing, check_ch
 from tests.support.disks import Disk
 from tests.support.metadata_logs import check_same_logs, segments
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 # Changes that must succeed while a disk is broken, and after that.
 PROGRESS = 10
 SHORT_MS = 1_500

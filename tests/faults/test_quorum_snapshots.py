@@ -18,7 +18,7 @@ from tests.support.metadata_logs import check_same_logs, checkpoints, fit_checks
 
 from ottla.records.batch import iter_batches
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 # Larger than what a node prints, which is a file too.
 LEAST_SNAPSHOT_BYTES = 20_000
 # A snapshot comes in several.

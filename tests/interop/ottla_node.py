@@ -29,8 +29,8 @@ class OttlaNode(ServerProcess):
     """One Ottla node with both roles, on a port that it chooses unless the caller does."""
 
     kind = "ottla"
-    start_timeout_s = 30.0
-    stop_timeout_s = 30.0
+    start_timeout_s = 120.0
+    stop_timeout_s = 120.0
 
     def __init__(
         self,

@@ -99,8 +99,8 @@ class ServerProcess:
     """
 
     kind = "server"
-    start_timeout_s = 90.0
-    stop_timeout_s = 60.0
+    start_timeout_s = 240.0
+    stop_timeout_s = 180.0
 
     def __init__(self, data_dir: Path, *, work_dir: Path | None = None) -> None:
         self.data_dir = Path(data_dir)
@@ -248,7 +248,7 @@ class ServerProcess:
                 return int(line.split()[1]) * 1024
         raise AssertionError("no VmHWM in /proc status")
 
-    def connect(self, timeout_s: float = 20.0) -> socket.socket:
+    def connect(self, timeout_s: float = 60.0) -> socket.socket:
         """A raw connection to the broker listener."""
         sock = socket.create_connection((self.host, self.port), timeout=timeout_s)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -67,7 +67,7 @@ def _observe(s: Script) -> World:
 
 
 def _await_leaders(s: Script, name: str, partitions: int) -> None:
-    wait_until(lambda: s.is_led(name, partitions), 30, f"{name} to be led")
+    wait_until(lambda: s.is_led(name, partitions), 90, f"{name} to be led")
 
 
 def _overrides(s: Script, kind: int, name: str) -> dict[str, str]:
@@ -175,7 +175,7 @@ def _change(s: Script) -> None:
     assert {a["error_code"] for a in answers} == {"none"}, answers
     grown = {"topics": [{"name": "grown", "count": 3, "assignments": None}], "timeout": 20000}
     assert s.quiet(37, 3, grown)["results"][0]["error_code"] == "none"
-    wait_until(lambda: s.is_led("grown", 3), 20, "grown to grow")
+    wait_until(lambda: s.is_led("grown", 3), 90, "grown to grow")
     trim = [{"name": "trimmed", "partitions": [{"partition_index": 0, "offset": 5}]}]
     assert (
         s.quiet(21, 2, {"topics": trim, "timeout": 20000})["topics"][0]["partitions"][0]["error_code"]
@@ -184,7 +184,7 @@ def _change(s: Script) -> None:
     delete = {"topics": [{"name": "gone", "topic_id": ZERO_ID}], "timeout": 20000}
     assert s.quiet(20, 6, delete)["responses"][0]["error_code"] == "none"
     gone = {"topics": [{"topic_id": ZERO_ID, "name": "gone"}], "allow_auto_topic_creation": False}
-    wait_until(lambda: s.quiet(3, 12, gone)["topics"][0]["error_code"] != "none", 20, "the topic to go")
+    wait_until(lambda: s.quiet(3, 12, gone)["topics"][0]["error_code"] != "none", 90, "the topic to go")
 
 
 def write_more(server: ServerProcess, round_: int) -> None:

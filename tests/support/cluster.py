@@ -33,7 +33,7 @@ FIRST_BROKER_ID = 101
 CONTROLLER, BROKER, COMBINED = "controller", "broker", "broker,controller"
 LISTENING = re.compile(r"^ottla node \d+ of cluster \S+ (?:controller )?listening on \S+:(\d+)", re.M)
 METADATA_V1_NO_TOPICS = struct.pack(">ihhihi", 14, 3, 1, 2, -1, 0)
-PATIENCE_S = 150.0
+PATIENCE_S = 240.0
 # Of the internal topics, for tests that are about something else; those that kill brokers under groups ask for more.
 ONE_REPLICA = {
     "offsets.topic.replication.factor": 1,

@@ -198,7 +198,7 @@ def topics_of(broker: ClusterNode) -> dict[str, Topic]:
     }
 
 
-def check_changes(cluster: Processes, clients: list[Changes], timeout_s: float = 60.0) -> dict[str, Topic]:
+def check_changes(cluster: Processes, clients: list[Changes], timeout_s: float = 180.0) -> dict[str, Topic]:
     """Every node tells the same, with all that was acknowledged and nothing half; what it is."""
     brokers = [node for node in cluster.nodes.values() if node.is_broker]
     last = Changes(cluster, f"last-{len(clients)}-{sum(len(c.outcomes) for c in clients)}", Random(0))

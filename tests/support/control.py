@@ -15,7 +15,7 @@ from typing import Self
 from tests.interop.process import ServerProcess
 from tests.support.raw_client import RawClient
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 PAUSE_S = 0.005
 # Whatever others do to a broker, somebody who behaves has each answer within this (docs/operations.md). Counted is the
 # time in which the broker was at work: for how long a busy machine let it wait says nothing of it.

@@ -38,7 +38,7 @@ MAX_CHUNKS: Final = 64
 SLOW_PIECE_BYTES: Final = 16 * 1024
 NODE_CLIENT_ID: Final = re.compile(r"(?:raft-client-|broker-)?(\d+)(?:-.*)?")
 _FIRST: Final = struct.Struct(">ihhih")  # size, api key, version, correlation id, length of the client id
-_PATIENCE_S: Final = 30.0
+_PATIENCE_S: Final = 90.0
 
 _T = TypeVar("_T")
 

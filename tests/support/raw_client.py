@@ -38,7 +38,7 @@ class RawClient:
     """One connection to a broker."""
 
     def __init__(
-        self, node: ServerProcess | Endpoint, timeout_s: float = 30.0, port: int | None = None
+        self, node: ServerProcess | Endpoint, timeout_s: float = 90.0, port: int | None = None
     ) -> None:
         self.sock = socket.create_connection((node.host, port or node.port), timeout=timeout_s)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

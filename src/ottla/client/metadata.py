@@ -77,6 +77,8 @@ class ClusterMetadata:
         self._wants_all = False
         self._holds_all = False  # the last answer was about every topic
         self._stale = True
+        self._is_doubted = False
+        self.is_still_doubted = False  # something turned out wrong, and who was asked told nothing new
         self.urgent = True  # somebody waits for a topic never asked for: no backoff stands in its way
         self._last_success_ms = float("-inf")
 
@@ -111,7 +113,7 @@ class ClusterMetadata:
 
     def invalidate(self) -> None:
         """Something known turned out wrong: ask again as soon as the backoff allows."""
-        self._stale = True
+        self._stale = self._is_doubted = True
 
     def due_ms(self) -> float:
         """When the next request should go out, backoff not counted (-inf: now)."""
@@ -159,6 +161,7 @@ class ClusterMetadata:
 
     def update(self, response: Any, asked: MetadataRequest, now: float) -> None:
         """Take a Metadata response in."""
+        before = self._leaders() if self._is_doubted else None
         self.version += 1
         self._last_success_ms = now
         self.nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
@@ -179,6 +182,15 @@ class ClusterMetadata:
         covered = {topic.name for topic in asked.topics} if asked.topics is not None else None
         missed = covered is not None and not self._wanted.keys() <= covered
         self._stale = unsettled or missed or bool(self._wanted_ids)
+        self.is_still_doubted = before is not None and self._leaders() == before
+        self._is_doubted = False
+
+    def _leaders(self) -> list[tuple[str, int, int, int]]:
+        return [
+            (topic.name, partition, info.leader, info.leader_epoch)
+            for topic in self.topics.values()
+            for partition, info in topic.partitions.items()
+        ]
 
     def _update_topic(self, described: Any) -> bool:
         """Returns whether the topic should be asked for again soon."""

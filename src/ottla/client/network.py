@@ -394,6 +394,9 @@ class NetworkCore:
         if not peer.is_ready:
             self._client.connect(peer, now)
             return
+        if self.metadata.is_still_doubted and (another := self._peers.another(now)):
+            # All that are connected may be cut off from the cluster, and believe in the old leaders together.
+            self._client.connect(another, now)
         self._ask_metadata(peer, now)
 
     def _metadata_due_ms(self) -> float:

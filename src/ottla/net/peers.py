@@ -205,10 +205,17 @@ class Peers:
         candidates = self._candidates()
         sendable = [peer for peer in candidates if peer.can_send(now, max_in_flight)]
         if sendable:
-            return min(sendable, key=lambda peer: peer.in_flight)
+            # Not always the same one: it may be cut off from the cluster, and tell what was true before that.
+            fewest = min(peer.in_flight for peer in sendable)
+            return self._random.choice([peer for peer in sendable if peer.in_flight == fewest])
         if any(peer.connection is not None and not peer.is_ready for peer in candidates):
             return None  # one is on its way up
         callable_ = [peer for peer in candidates if peer.can_connect(now)]
+        return self._random.choice(callable_) if callable_ else None
+
+    def another(self, now: float) -> Peer | None:
+        """One that nobody is connected to and that can be called up, for a second opinion."""
+        callable_ = [peer for peer in self._known.values() if peer.can_connect(now)]
         return self._random.choice(callable_) if callable_ else None
 
     def _candidates(self) -> list[Peer]:

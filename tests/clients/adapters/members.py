@@ -19,7 +19,7 @@ import confluent_kafka
 import kafka
 from tests.interop.process import wait_until
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 POLL_MS = 50
 
 

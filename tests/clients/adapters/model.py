@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 BEGINNING, END = -2, -1
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 Header = tuple[str, bytes | None]
 
 

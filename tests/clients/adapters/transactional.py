@@ -19,7 +19,7 @@ from kafka.errors import KafkaError as PythonError
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as PythonPartition
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 FENCING_CODES = (
     ck.KafkaError._FENCED,
     ck.KafkaError.INVALID_PRODUCER_EPOCH,

@@ -99,7 +99,7 @@ class Member:
             self.join("comes", **values)
         before = members_of(self.s, self.group)
         self.send_join("comes with its id", **values)
-        wait_until(lambda: members_of(self.s, self.group) > before, 20, f"{self.name} to wait")
+        wait_until(lambda: members_of(self.s, self.group) > before, 90, f"{self.name} to wait")
 
     def sync(self, case: str = "syncs", version: int | None = None, **values: Any) -> dict[str, Any]:
         self.send_sync(case, version, **values)
@@ -176,7 +176,7 @@ def coordinated(s: Script, group: str) -> str:
         answer = s.quiet(DESCRIBE, 5, {"groups": [group]})
         return bool(answer) and answer["groups"][0]["error_code"] == "none"
 
-    wait_until(ready, 30, f"a coordinator of {group}")
+    wait_until(ready, 90, f"a coordinator of {group}")
     return group
 
 

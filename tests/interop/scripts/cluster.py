@@ -147,7 +147,7 @@ def move_between_dirs(s: Script) -> None:
     there = next(path for path in paths if path != here)
     body = {"dirs": [{"path": there, "topics": [{"name": name, "partitions": [0]}]}]}
     s.ask(34, s.newest(34), body, "moved")
-    wait_until(lambda: _home(s, name) == there, 20, f"{name} to move")
+    wait_until(lambda: _home(s, name) == there, 90, f"{name} to move")
     s.ask(34, s.newest(34), body, "where it already is")
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
     topics = [{"topic": name, "partitions": [partition]}]

@@ -159,7 +159,7 @@ def _await_changes(s: Script, wanted: dict[str, str], broker: str) -> None:
         rows = [row for entry in answer["results"][0]["configs"] for row in entry["synonyms"]]
         return {row["name"]: row["value"] for row in rows if row["source"] == source} == wanted
 
-    wait_until(applied, 20, f"broker {broker!r} to apply {wanted}")
+    wait_until(applied, 90, f"broker {broker!r} to apply {wanted}")
 
 
 def _odd_resources(s: Script, v: int, topic: str) -> None:
@@ -239,7 +239,7 @@ def list_resources(s: Script) -> None:
         rows = s.quiet(74, 1, {"resource_types": [CLIENT_METRICS, GROUP]})["config_resources"]
         return {"list-sub", "list-group"} <= {row["resource_name"] for row in rows}
 
-    wait_until(listed, 20, "the resources to be listed")
+    wait_until(listed, 90, "the resources to be listed")
     for v in s.versions(74):
         s.ask(74, v, {}, "client metrics" if v == 0 else "all")
         if v >= 1:

@@ -109,7 +109,7 @@ class Member:
             self._learn(answer)
             return self.epoch >= epoch
 
-        wait_until(there, 20, f"epoch {epoch} of {self.group}")
+        wait_until(there, 90, f"epoch {epoch} of {self.group}")
 
     def leave(self, case: str = "leaves", epoch: int = LEAVES) -> dict[str, Any]:
         return self.beat(case, member_epoch=epoch)
@@ -126,7 +126,7 @@ def group_of(s: Script, name: str, interval_ms: int | None = 0, **configs: objec
         resource = {"resource_type": GROUP_RESOURCE, "resource_name": group, "configs": rows}
         answer = s.quiet(ALTER, 1, {"resources": [resource], "validate_only": False})
         assert answer["responses"][0]["error_code"] == "none", answer
-        wait_until(lambda: _has_settings(s, group, settings), 20, f"the settings of {group}")
+        wait_until(lambda: _has_settings(s, group, settings), 90, f"the settings of {group}")
     return group
 
 
@@ -291,14 +291,14 @@ def hashes(s: Script) -> None:
     hash_of(s, group, (one, 3), (two, 1))
     body = {"topics": [{"name": one, "count": 6, "assignments": None}], "timeout": 20000}
     assert s.quiet(CREATE_PARTITIONS, 3, body)
-    wait_until(lambda: s.is_led(one, 6), 20, "six partitions")
+    wait_until(lambda: s.is_led(one, 6), 90, "six partitions")
     a.await_epoch(a.epoch + 1)
     a.full(one, two, case="after the topic has grown")
     settle(a, rounds=2)
     hash_of(s, group, (one, 6), (two, 1))
     describe(s, group, "with a larger topic")
     assert s.quiet(DELETE_TOPICS, 6, {"topics": [{"name": two}], "timeout": 20000})
-    wait_until(lambda: not s.is_led(two, 1), 20, "the topic to be gone")
+    wait_until(lambda: not s.is_led(two, 1), 90, "the topic to be gone")
     a.await_epoch(a.epoch + 1)
     a.full(one, two, case="after a topic is gone")
     settle(a, rounds=2)
@@ -558,7 +558,7 @@ def _await_resolution(s: Script, group: str, count: int) -> None:
         shown = records_of(s, group).items()
         return sum(len(v) for k, v in shown if k.startswith("ConsumerGroupRegularExpressionKey")) >= count
 
-    wait_until(resolved, 20, "the expression to be resolved")
+    wait_until(resolved, 90, "the expression to be resolved")
 
 
 def bad_regexes(s: Script) -> None:

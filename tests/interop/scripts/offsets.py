@@ -341,7 +341,7 @@ def deleted_topics(s: Script) -> None:
             found = s.quiet(OFFSET_FETCH, 8, {"groups": [{"group_id": group, "topics": None}]})
             return len(found["groups"][0]["topics"]) == 1
 
-        wait_until(forgotten, 30, "the offsets of a deleted topic to go")
+        wait_until(forgotten, 90, "the offsets of a deleted topic to go")
         for v in s.versions(OFFSET_FETCH, since=2):
             fetch(s, v, {group: None}, f"after the deletion {again}")
         s.topic_ids["committed-gone"] = str(old_id)

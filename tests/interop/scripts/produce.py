@@ -172,7 +172,7 @@ def produce_batches(s: Script) -> None:
 def new_producer_id(s: Script) -> int:
     """A producer id, when the broker has its first block of them."""
     body = {"transactional_id": None, "transaction_timeout": 60000}
-    wait_until(lambda: s.quiet(22, 4, body).get("error_code") == "none", 20, "a block of producer ids")
+    wait_until(lambda: s.quiet(22, 4, body).get("error_code") == "none", 90, "a block of producer ids")
     return int(s.quiet(22, 4, body)["producer_id"])
 
 

@@ -124,7 +124,7 @@ class Script:
         answer = self.quiet(CREATE_TOPICS, 7, {"topics": [topic], "timeout": 20000})
         assert answer, f"the connection was closed on creating {name}"
         assert answer["topics"][0]["error_code"] in ("none", "topic_already_exists"), answer
-        wait_until(lambda: self.is_led(name, partitions), 20, f"{name} to have leaders")
+        wait_until(lambda: self.is_led(name, partitions), 90, f"{name} to have leaders")
         return name
 
     def is_led(self, name: str, partitions: int) -> bool:

@@ -355,7 +355,7 @@ def leaving(s: Script) -> None:
         )
         return bool(_acquired(answer))
 
-    wait_until(free, 20, "what was held to be free")
+    wait_until(free, 90, "what was held to be free")
     b.fetch("gets the rest")
     a.acknowledge("its session is gone", {0: [(0, 0, ACCEPT)]})
     b.acknowledge("accepts", {0: [(0, 0, ACCEPT), (2, 4, ACCEPT)]})
@@ -428,7 +428,7 @@ def deleted(s: Script) -> None:
     a.fetch("opens", partitions=[0])
     row = {"name": topic, "topic_id": UUID("00000000-0000-0000-0000-000000000000")}
     s.quiet(DELETE_TOPICS, 6, {"topics": [row], "timeout": 20000})
-    wait_until(lambda: not s.is_led(topic, 1), 20, f"{topic} to be gone")
+    wait_until(lambda: not s.is_led(topic, 1), 90, f"{topic} to be gone")
     a.fetch("the topic is gone", max_wait=500)
     a.acknowledge("of what is gone", {0: [(0, 2, ACCEPT)]})
     a.fetch("along with a fetch", acks={0: [(0, 2, ACCEPT)]}, max_wait=500)

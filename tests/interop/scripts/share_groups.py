@@ -79,7 +79,7 @@ class Member:
             self._learn(self.s.quiet(HEARTBEAT, 1, self.body()))
             return self.epoch >= epoch
 
-        wait_until(there, 20, f"epoch {epoch} of {self.group}")
+        wait_until(there, 90, f"epoch {epoch} of {self.group}")
 
 
 def share_group(s: Script, name: str, *topics: tuple[str, int], **configs: object) -> str:
@@ -98,7 +98,7 @@ def initialized(s: Script, group: str, **topics: int) -> None:
         found = {t["topic_name"]: len(t["partitions"]) for t in answer["groups"][0]["topics"]}
         return found == {name.replace("_", "-"): count for name, count in topics.items()}
 
-    wait_until(there, 20, f"the share partitions of {group} to be set up")
+    wait_until(there, 90, f"the share partitions of {group} to be set up")
 
 
 def describe(s: Script, group: str, case: str) -> None:
@@ -337,7 +337,7 @@ def topics_change(s: Script) -> None:
     describe(s, group, "its topic is there")
     body = {"topics": [{"name": "share-comes-later", "count": 4, "assignments": None}], "timeout": 20000}
     assert s.quiet(CREATE_PARTITIONS, 3, body)
-    wait_until(lambda: s.is_led("share-comes-later", 4), 20, "four partitions")
+    wait_until(lambda: s.is_led("share-comes-later", 4), 90, "four partitions")
     share_coordinated(s, group, "share-comes-later", 4)
     a.await_epoch(a.epoch + 1)
     initialized(s, group, share_comes_later=4)
@@ -347,7 +347,7 @@ def topics_change(s: Script) -> None:
     # Before the topic is deleted: the coordinator hears of that before or after the member does.
     s.note(f"records of {group}", shown_records(s, group))
     assert s.quiet(DELETE_TOPICS, 6, {"topics": [{"name": "share-comes-later"}], "timeout": 20000})
-    wait_until(lambda: not s.is_led("share-comes-later", 4), 20, "the topic to be gone")
+    wait_until(lambda: not s.is_led("share-comes-later", 4), 90, "the topic to be gone")
     a.await_epoch(a.epoch + 1)
     a.beat("its topic is gone", subscribed_topic_names=["share-comes-later"])
     describe(s, group, "its topic is gone")

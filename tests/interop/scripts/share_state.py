@@ -60,7 +60,7 @@ class SharePartition:
             runs = answer["results"][0]["partitions"][0]["state_batches"]
             return bool(runs) and runs[0]["delivery_count"] == count
 
-        wait_until(there, 20, f"{count} deliveries in {self.group}")
+        wait_until(there, 90, f"{count} deliveries in {self.group}")
 
     def write(
         self,
@@ -107,7 +107,7 @@ def share_coordinated(s: Script, group: str, topic: str, partitions: int = 1) ->
             p["error_code"] == "none" for t in answer["results"] for p in t["partitions"]
         )
 
-    wait_until(ready, 30, f"share coordinators of {group}")
+    wait_until(ready, 90, f"share coordinators of {group}")
 
 
 def state_records(s: Script, group: str, topic: str, partition: int = 0) -> list[Any]:
@@ -298,9 +298,9 @@ def deleted_topics(s: Script) -> None:
     p.summary("initialized")
     topic_id = s.topic_ids[topic]
     assert s.quiet(DELETE_TOPICS, 6, {"topics": [{"name": topic}], "timeout": 20000})
-    wait_until(lambda: not s.is_led(topic, 1), 20, "the topic to be gone")
+    wait_until(lambda: not s.is_led(topic, 1), 90, "the topic to be gone")
     s.topic_ids[topic] = topic_id
-    wait_until(lambda: len(state_records(s, group, topic)) == 2, 20, "a tombstone")
+    wait_until(lambda: len(state_records(s, group, topic)) == 2, 90, "a tombstone")
     p.summary("its topic is deleted")
     p.read("its topic is deleted")
     p.initialize("its topic is deleted")

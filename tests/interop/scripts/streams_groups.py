@@ -134,7 +134,7 @@ def topics_made(s: Script) -> None:
     said = topology(sub("0", [topic], changelogs=[internal("streams-made-store", **configs)]))
     a = Member(s, group, "a", said)
     a.join()
-    wait_until(lambda: s.is_led("streams-made-store", 3), 30, "the changelog topic")
+    wait_until(lambda: s.is_led("streams-made-store", 3), 90, "the changelog topic")
     a.await_epoch(a.epoch + 1)
     a.ack("runs")
     describe(s, group, "with its topic")
@@ -157,9 +157,9 @@ def topics_made(s: Script) -> None:
     a = Member(s, group, "a", said)
     a.join()
     for name, count in (("streams-made-flexible", 3), ("streams-made-log", 3), ("streams-made-fixed", 2)):
-        wait_until(lambda name=name, count=count: s.is_led(name, count), 30, name)
+        wait_until(lambda name=name, count=count: s.is_led(name, count), 90, name)
         shown_topic(s, name)
-    wait_until(lambda: _has_tasks(a), 30, "the tasks")
+    wait_until(lambda: _has_tasks(a), 90, "the tasks")
     s.note(f"tasks of {group}", sorted((row["subtopology_id"], row["partitions"]) for row in a.active))
 
 
@@ -247,7 +247,7 @@ def other_topologies(s: Script) -> None:
     describe(s, group, "with members of several topologies")
     settle(a, rounds=2)
     assert s.quiet(DELETE_TOPICS, 6, {"topics": [{"name": topic}], "timeout": 20000})
-    wait_until(lambda: not s.is_led(topic, 2), 20, "the topic to be gone")
+    wait_until(lambda: not s.is_led(topic, 2), 90, "the topic to be gone")
     a.await_epoch(a.epoch + 1)
     a.ack("without its topic")
     describe(s, group, "without its topic")

@@ -149,7 +149,7 @@ class Member:
             self._learn(self.s.quiet(HEARTBEAT, 0, self.body(**self.owned())))
             return self.epoch >= epoch
 
-        wait_until(there, 30, f"epoch {epoch} of {self.group}")
+        wait_until(there, 90, f"epoch {epoch} of {self.group}")
 
 
 def group_of(s: Script, name: str, *, delay_ms: int = 0, interval_ms: int = 0, **configs: object) -> str:
@@ -186,7 +186,7 @@ def _alter(s: Script, group: str, **configs: object) -> None:
         found = {c["name"]: c["value"] for c in shown["results"][0]["configs"]}
         return all(found.get(name) == value for name, value in settings.items())
 
-    wait_until(there, 20, f"the settings of {group}")
+    wait_until(there, 90, f"the settings of {group}")
 
 
 def describe(s: Script, group: str, case: str) -> None:

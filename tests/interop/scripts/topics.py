@@ -253,7 +253,7 @@ def _auto_create(s: Script, v: int) -> None:
     name = f"meta-auto-v{v}"
     asked = {"topics": [{"name": name}], "allow_auto_topic_creation": True}
     s.ask(3, v, asked, "to be auto-created")
-    wait_until(lambda: s.is_led(name, 1), 20, f"{name} to be created")
+    wait_until(lambda: s.is_led(name, 1), 90, f"{name} to be created")
     s.ask(3, v, asked, "auto-created")
 
 

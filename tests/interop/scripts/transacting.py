@@ -55,7 +55,7 @@ def producer(s: Script, transactional_id: str, **more: Any) -> Producer:
         found.update(s.quiet(INIT, 4, init_body(transactional_id, **more)))
         return found.get("error_code") == "none"
 
-    wait_until(there, 20, f"a producer id for {transactional_id}")
+    wait_until(there, 90, f"a producer id for {transactional_id}")
     return Producer(transactional_id, found["producer_id"], found["producer_epoch"])
 
 

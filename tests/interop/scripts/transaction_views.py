@@ -214,4 +214,4 @@ def _level(s: Script, v: int, feature: str, newest: int) -> None:
             words = f"{feature} {case}" + (", validate only" if only else "")
             s.ask(UPDATE_FEATURES, v, body, words)
     # A broker shows a level a moment after the controller has it.
-    wait_until(lambda: _newest_levels(s)[feature] == newest, 20, f"{feature} to be back")
+    wait_until(lambda: _newest_levels(s)[feature] == newest, 90, f"{feature} to be back")

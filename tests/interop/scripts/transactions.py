@@ -205,7 +205,7 @@ def _commit_offsets(s: Script, v: int, topic: str, committed: bool) -> None:
     s.ask(OFFSET_FETCH, 8, {**fetch, "require_stable": True}, f"stable offsets while open, v{v}, {committed}")
     s.ask(OFFSET_FETCH, 8, {**fetch, "require_stable": False}, f"offsets while open, v{v}, {committed}")
     end(s, who, committed=committed, version=5 if v >= 5 else 4)
-    wait_until(lambda: _is_stable(s, fetch), 20, "stable offsets")
+    wait_until(lambda: _is_stable(s, fetch), 90, "stable offsets")
     s.ask(OFFSET_FETCH, 8, {**fetch, "require_stable": True}, f"offsets after the end, v{v}, {committed}")
 
 

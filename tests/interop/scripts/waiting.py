@@ -60,12 +60,12 @@ def internal_topics(s: Script) -> None:
     name = "__share_group_state"
     # Asked for like any topic, it is made as its coordinator wants it.
     s.ask(3, 12, {"topics": [{"name": name}], "allow_auto_topic_creation": True}, "to be made on demand")
-    wait_until(lambda: s.is_led(name, 50), 20, f"{name} to be made")
+    wait_until(lambda: s.is_led(name, 50), 90, f"{name} to be made")
     configs = {"resources": [{"resource_type": 2, "resource_name": name, "configuration_keys": None}]}
     s.ask(32, 4, configs, "made on demand")
     _delete(s, name)
     s.ask(19, 7, {"topics": [topic(name, 2)], "timeout": 20000}, "made by hand")
-    wait_until(lambda: s.is_led(name, 2), 20, f"{name} to be led")
+    wait_until(lambda: s.is_led(name, 2), 90, f"{name} to be led")
     for v in (1, 9, s.newest(3)):
         s.ask(3, v, {"topics": [{"name": name}], "allow_auto_topic_creation": False}, "internal")
     s.ask(75, 0, {"topics": [{"name": name}]}, "internal")

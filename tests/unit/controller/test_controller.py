@@ -481,7 +481,7 @@ def test_whoever_permits_unclean_elections_has_one_at_once(
         assert leader(controller) == NO_LEADER
         request = permission("unclean.leader.election.enable", resource)
         await controller.incremental_alter_configs(request, CONTEXT)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while leader(controller) == NO_LEADER:
                 await asyncio.sleep(0)
         assert leader(controller) == 2

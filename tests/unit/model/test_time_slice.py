@@ -10,7 +10,7 @@ SLICE = "ottla.model.time_slice.SLICE_S"
 USED_UP, AMPLE = -1.0, 600.0
 TURNS = 10
 # Only a test that fails waits for it.
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def count(steps: int, seen: list[int]) -> Steps[str]:

@@ -83,7 +83,7 @@ class FakeController:
             await asyncio.get_running_loop().create_future()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not condition():
                 self.arrived.clear()
                 await self.arrived.wait()
@@ -298,7 +298,7 @@ def test_a_failed_directory_is_reported_or_the_node_ends() -> None:
         world.controller.heartbeat_error = ErrorCode.NOT_CONTROLLER
         world.offline.append(DIRECTORY)
         world.manager.directory_failed(DIRECTORY)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not world.failures:
                 await world.controller.another_heartbeat()
         assert "log.dir.failure.timeout.ms" in str(world.failures[0])

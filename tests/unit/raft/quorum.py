@@ -36,7 +36,7 @@ LISTENER: Final = "CONTROLLER"
 TIMEOUTS: Final = Timeouts(
     election_ms=150, fetch_ms=300, election_backoff_max_ms=100, request_ms=300, retry_backoff_ms=5, max_fetch_wait_ms=50
 )  # fmt: skip
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 180.0
 
 # Given the node that asks, the one that answers, the request and its answer: another answer, or none.
 Mangle = Callable[[int, int, Any, Any], Any]

@@ -313,7 +313,8 @@ class Sender:
     def _retry_or_fail(
         self, batch: ProducerBatch, error: KafkaError, log_start_offset: int, now: float
     ) -> None:
-        if error.code in STALE_METADATA:
+        if error.code in STALE_METADATA or error.code is ErrorCode.REQUEST_TIMED_OUT:
+            # A leader that others no longer follow, cut off from the controllers, lets every write wait in vain.
             self._metadata.invalidate()
         gives_up = self.membership is not None and self.membership.gives_up
         may_retry = batch.attempts <= self._settings.retries and not gives_up and not self._network.closed

@@ -294,9 +294,42 @@ def test_an_answer_that_names_the_new_leader_saves_asking() -> None:
     started = rig.cluster.now
     delivery = rig.send(b"b")
     rig.settle([delivery])
-    assert rig.cluster.now - started < 1_000
+    sent_to_new = [
+        when
+        for when, node, request, _ in rig.cluster.seen
+        if node == 2 and isinstance(request, ProduceRequest)
+    ]
+    assert sent_to_new[0] - started < 1_000
     assert rig.values() == [b"a", b"b"]
     assert asked >= 1
+
+
+def test_a_leader_that_is_cut_off_does_not_keep_its_producers() -> None:
+    """It lets them wait in vain, and whoever they are connected to believes in it still."""
+    rig = Rig((1, 2, 3))
+    rig.settle([rig.send(b"a")])
+    cut_off = {node for _, node, _, _ in rig.cluster.seen}
+    assert len(cut_off) < 3
+    old: list[Any] = []
+
+    def fault(node: int, request: Any, version: int) -> Any:
+        if node not in cut_off:
+            return None
+        if isinstance(request, ProduceRequest):
+            return answer(ErrorCode.REQUEST_TIMED_OUT)
+        if request.NAME == "MetadataRequest":
+            return old[0]
+        return None
+
+    request = rig.core.metadata.next_request(rig.cluster.now)
+    old.append(rig.cluster.handlers[type(request)](1, request, 12))
+    new = min({1, 2, 3} - cut_off)
+    rig.topic.partitions[0].leader, rig.topic.partitions[0].epoch = new, 1
+    rig.cluster.faults.append(fault)
+    started = rig.cluster.now
+    rig.settle([rig.send(b"b")])
+    assert rig.values() == [b"a", b"b"]
+    assert rig.cluster.now - started < 10_000
 
 
 def test_an_error_that_does_not_pass_fails_the_batch_with_the_brokers_words() -> None:
