@@ -7,6 +7,7 @@ worst node; an idle node beside the cluster shows what of it is the machine.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import struct
 import time
@@ -45,6 +46,7 @@ DESCRIBE_TOPICS, DESCRIBE_TOPICS_VERSION = 3, 12  # Metadata, the oldest that ha
 ELECT_LEADERS, ELECT_LEADERS_VERSION = 43, 2
 SESSION_ROUNDS, SESSION_REQUESTS = 9, 2_000
 WAIT_MS = 5_000
+REGISTERED = re.compile(r"registered (?:as )?broker \d+ with (?:broker )?epoch (\d+)")
 # A broker that stands still stays in every ISR.
 PATIENT: dict[str, object] = {"broker.session.timeout.ms": 3_600_000, "replica.lag.time.max.ms": 3_600_000}
 
@@ -98,12 +100,12 @@ def changed_us(cluster: Cluster, count: int, quick: bool) -> float:
     in_sync(cluster, 2 * count)
     os.kill(cluster[follower].pid, signal.SIGSTOP)
     try:
-        return _changed_us(cluster[leader], follower, count, quick)
+        return _changed_us(cluster[leader], cluster[follower], count, quick)
     finally:
         cluster[follower].kill()  # it would not hear that it is to stop
 
 
-def _changed_us(leader: ClusterNode, follower: int, count: int, quick: bool) -> float:
+def _changed_us(leader: ClusterNode, follower: ClusterNode, count: int, quick: bool) -> float:
     with connection(leader) as fetches, connection(leader) as writes:
         following = Following(fetches, writes, leader, follower, count)
         following.begin()
@@ -124,11 +126,16 @@ class Following:
     _INDEX, _OFFSET, _EPOCH = 0x7A7A7A7A, 0x7B7B7B7B7B7B7B7B, 0x7C7C7C7C
 
     def __init__(
-        self, fetches: Connection, writes: Connection, leader: ClusterNode, follower: int, partitions: int
+        self,
+        fetches: Connection,
+        writes: Connection,
+        leader: ClusterNode,
+        follower: ClusterNode,
+        partitions: int,
     ) -> None:
         self._fetches = fetches
         self._writes = writes
-        self._follower = follower
+        self._follower = {"replica_id": follower.node_id, "replica_epoch": broker_epoch(follower)}
         self._partitions = partitions
         self._topic_id = topic_id(leader, "followed")
         data = batch_of(100, 100, now_ms())
@@ -146,8 +153,7 @@ class Following:
         """A full fetch of partitions of one record, from their ends: the session."""
         for topic in self._produce:  # the first write to a partition is dearer than those that follow
             for index in range(self._partitions):
-                error = produce_error(self._writes.ask(self._produce[topic].with_(index=index)))
-                assert error == 0, f"{topic}-{index}: error {error}"
+                self._write_first(topic, index)
         rows = [self._row(index, self._ends[index]) for index in range(self._partitions)]
         answer = self._fetches.ask(self._frame(0, 0, rows, wait_ms=0))
         decoded = decode_response(FETCH, FETCH_VERSION, answer)
@@ -179,7 +185,7 @@ class Following:
 
     def _frame(self, session_id: int, epoch: int, rows: list[dict[str, object]], wait_ms: int) -> bytes:
         body = {
-            "replica_state": {"replica_id": self._follower, "replica_epoch": -1},
+            "replica_state": self._follower,
             "max_wait": wait_ms,
             "min_bytes": 1,
             "max_bytes": 10 << 20,
@@ -188,6 +194,12 @@ class Following:
             "topics": [{"topic_id": self._topic_id, "partitions": rows}],
         }
         return encode_request(FETCH, FETCH_VERSION, body, client_id="bench")
+
+    def _write_first(self, topic: str, index: int) -> None:
+        """A partition is in the metadata a little before its broker leads it."""
+        frame = self._produce[topic].with_(index=index)
+        what = f"{topic}-{index} to be written"
+        wait_until(lambda: produce_error(self._writes.ask(frame)) == 0, PATIENCE_S, what)
 
     def run(self, topic: str, requests: int) -> None:
         """So many writes to one partition after the other; with each, if the topic is followed, a fetch of it."""
@@ -225,6 +237,13 @@ class Patched:
             form, place = self._places[name]
             struct.pack_into(form, self._frame, place, value)
         return self._frame
+
+
+def broker_epoch(node: ClusterNode) -> int:
+    """The epoch of its life, without which nobody is taken for it; either kind says it when it has registered."""
+    said = REGISTERED.findall(node.log_text())
+    assert said, f"{node.kind} has not said under which epoch it is registered"
+    return int(said[-1])
 
 
 def topic_id(node: ClusterNode, topic: str) -> uuid.UUID:

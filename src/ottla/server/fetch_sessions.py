@@ -99,7 +99,7 @@ class CachedPartition:
     def progressed(self, partition: Partition) -> None:
         had_moved, self.moved = self.moved, True
         session = self.session
-        session.news.add(self)
+        session.news[self] = None
         waiting = session.waiting
         if waiting is None:
             # Not at once: a follower's own fetch moves the watermark between its look and its wait.
@@ -196,7 +196,8 @@ class FetchSession:
         self.is_open = True
         self.partitions: dict[tuple[TopicKey, int], CachedPartition] = {}
         # Those that a fetch has to look at.
-        self.news: set[CachedPartition] = set()
+        # No set: one that was large once is walked through in its full width for ever, however few are left in it.
+        self.news: dict[CachedPartition, None] = {}
         # They are read in this order: one that had data goes to the back, so that none starves behind it.
         self._next_order = 0
         # The fetch of this session that waits now, if any.
@@ -218,7 +219,7 @@ class FetchSession:
                     # again before that moves, which in a partition that nobody writes to is never.
                     cached.answered = NOT_ANSWERED
                 cached.wanted = item
-            self.news.add(cached)
+            self.news[cached] = None
         for topic, indexes in forgotten:
             for index in indexes:
                 cached = self.partitions.pop((topic, index), None)
@@ -240,7 +241,7 @@ class FetchSession:
         self.follower = _follower_session(reader, now_ms)
         for cached in self.partitions.values():
             cached.watch(None)  # the next look watches as this reader has to
-            self.news.add(cached)
+            self.news[cached] = None
 
     def look_at(
         self, cached: Iterable[CachedPartition], hosted: Callable[[TopicKey, int], Partition | None]
@@ -286,9 +287,9 @@ class FetchSession:
             return True
         must_answer = has_records or must_tell or error != ErrorCode.NONE
         if must_answer or not cached.has_nothing_left(may_be_redirected):
-            self.news.add(cached)  # an overtaking fetch may have thought otherwise
+            self.news[cached] = None  # an overtaking fetch may have thought otherwise
         else:
-            self.news.discard(cached)
+            self.news.pop(cached, None)
         if cached.answered != marks:
             must_answer = True
         # After an error the next good answer is sent, whatever it says; and after one that says where the logs part, or
@@ -311,7 +312,7 @@ class FetchSession:
             self.follower.is_open = False
 
     def _forget(self, cached: CachedPartition) -> None:
-        self.news.discard(cached)
+        self.news.pop(cached, None)
         partition, follower = cached.partition, self.follower
         cached.watch(None)
         if partition is not None and follower is not None:
