@@ -31,8 +31,8 @@ from ottla.wire.messages.nodes.replication import (
 log = logging.getLogger("ottla.replication")
 
 OWNER: Final = "replicas"
-# A controller decides on no more than 10,000 elements in one piece, and a partition is one with each member of its ISR.
-MAX_ELEMENTS_PER_REQUEST: Final = 5_000
+# A partition is two, and one for each member of its ISR: a few milliseconds to make, and as many for the answer.
+MAX_ELEMENTS_PER_REQUEST: Final = 1_000
 # After a failure: Kafka's 50 ms, and longer while it goes on failing.
 RETRY_BACKOFF_S: Final = 0.05
 RETRY_BACKOFF_MAX_S: Final = 1.0

@@ -61,7 +61,7 @@ INVALID_SESSION_ID: Final = 0
 INITIAL_EPOCH: Final = 0
 
 # How many partitions a request names while its session is being filled: more would hold the loop.
-MAX_NAMED: Final = 1_000
+MAX_NAMED: Final = 200
 # What is appended before others may have the loop. A batch larger than that is one piece.
 PIECE_BYTES: Final = 1 << 20
 PIECE_BATCHES: Final = 256

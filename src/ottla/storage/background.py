@@ -437,44 +437,49 @@ class BackgroundWork:
 
     async def checkpoint_recovery_points(self) -> None:
         """recovery-point-offset-checkpoint in every directory."""
-        by_dir = self._by_dir()
+        by_dir = await self._by_dir()
         for log_dir in self._manager.dirs.online:
-            offsets = {log.topic_partition: log.recovery_point for log in by_dir.get(log_dir, ())}
-            await self.write(log_dir, log_dir.recovery_points, offsets)
+            await self._write_asked(
+                log_dir, log_dir.recovery_points, by_dir.get(log_dir, ()), _recovery_point
+            )
 
     async def checkpoint_log_start_offsets(self) -> None:
         """log-start-offset-checkpoint: only logs that begin inside a segment need it."""
-        by_dir = self._by_dir()
+        by_dir = await self._by_dir()
         for log_dir in self._manager.dirs.online:
-            await self.write(log_dir, log_dir.log_start_offsets, _log_start_offsets(by_dir.get(log_dir, ())))
+            await self._write_asked(log_dir, log_dir.log_start_offsets, by_dir.get(log_dir, ()), _log_start)
 
     async def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """replication-offset-checkpoint in every directory."""
         by_dir: dict[LogDir, dict[TopicPartition, int]] = {
             log_dir: {} for log_dir in self._manager.dirs.online
         }
-        for tp, high_watermark in high_watermarks.items():
+
+        def place(item: tuple[TopicPartition, int]) -> None:
+            tp, high_watermark = item
             log = self._manager.get(tp)
-            if log is not None:
-                by_dir[self._manager.dir_of(log)][tp] = high_watermark
+            if log is not None and (offsets := by_dir.get(self._manager.dir_of(log))) is not None:
+                offsets[tp] = high_watermark
+
+        await in_slices(high_watermarks.items(), place)
         for log_dir, offsets in by_dir.items():
             await self.write(log_dir, log_dir.high_watermarks, offsets)
 
     async def checkpoint_dirs(self, log_dirs: Iterable[LogDir]) -> None:
         """The offsets of some directories' logs: a log has come, gone or been cut."""
-        by_dir = self._by_dir()
+        by_dir = await self._by_dir()
         for log_dir in log_dirs:
             await self._manager.cleaner.write_checkpoint(log_dir)
             logs = by_dir.get(log_dir, ())
-            await self.write(
-                log_dir, log_dir.recovery_points, {log.topic_partition: log.recovery_point for log in logs}
-            )
-            await self.write(log_dir, log_dir.log_start_offsets, _log_start_offsets(logs))
+            await self._write_asked(log_dir, log_dir.recovery_points, logs, _recovery_point)
+            await self._write_asked(log_dir, log_dir.log_start_offsets, logs, _log_start)
 
-    def _by_dir(self) -> dict[LogDir, list[Log]]:
+    async def _by_dir(self) -> dict[LogDir, list[Log]]:
         by_dir: dict[LogDir, list[Log]] = {}
-        for log in self._manager.all_logs():
-            by_dir.setdefault(self._manager.dir_of(log), []).append(log)
+        await in_slices(
+            list(self._manager.all_logs()),
+            lambda log: by_dir.setdefault(self._manager.dir_of(log), []).append(log),
+        )
         return by_dir
 
     async def write(
@@ -482,19 +487,44 @@ class BackgroundWork:
     ) -> None:
         """Writes a checkpoint file in a thread, one after the other; a failure takes the directory offline."""
         async with self._writing.setdefault(checkpoint, asyncio.Lock()):
-            if not log_dir.online:
-                return
-            try:
-                await in_thread(self._manager.pool, checkpoint.write, offsets)
-            except OSError as error:
-                self._manager.fail_dir(log_dir, error)
+            await self._write(log_dir, checkpoint, offsets)
+
+    async def _write_asked(
+        self,
+        log_dir: LogDir,
+        checkpoint: OffsetCheckpoint,
+        logs: Iterable[Log],
+        offset_of: Callable[[Log], int | None],
+    ) -> None:
+        """What each log says, which they are asked when it is this writer's turn: an older answer never comes later."""
+        manager, offsets = self._manager, dict[TopicPartition, int]()
+
+        def ask(log: Log) -> None:
+            tp = log.topic_partition
+            is_there = manager.current_logs.get(tp) is log or manager.future_logs.get(tp) is log
+            if is_there and (offset := offset_of(log)) is not None:
+                offsets[tp] = offset
+
+        async with self._writing.setdefault(checkpoint, asyncio.Lock()):
+            await in_slices(logs, ask)
+            await self._write(log_dir, checkpoint, offsets)
+
+    async def _write(
+        self, log_dir: LogDir, checkpoint: OffsetCheckpoint, offsets: dict[TopicPartition, int]
+    ) -> None:
+        if not log_dir.online:
+            return
+        try:
+            await in_thread(self._manager.pool, checkpoint.write, offsets)
+        except OSError as error:
+            self._manager.fail_dir(log_dir, error)
 
     # -- the clean stop --
 
     async def close_dir(self, log_dir: LogDir, broker_epoch: int) -> None:
         """Flushes and closes a directory's logs, writes its checkpoints and, if all went well, the marker."""
         manager = self._manager
-        logs = self._by_dir().get(log_dir, [])
+        logs = (await self._by_dir()).get(log_dir, [])
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(manager.pool, _close_logs, logs, manager.clock.now_ms())
@@ -507,12 +537,13 @@ class BackgroundWork:
             await loop.run_in_executor(manager.pool, log_dir.clean_shutdown.write, broker_epoch)
 
 
-def _log_start_offsets(logs: Iterable[Log]) -> dict[TopicPartition, int]:
-    return {
-        log.topic_partition: log.log_start_offset
-        for log in logs
-        if log.log_start_offset > log.segments[0].base_offset
-    }
+def _recovery_point(log: Log) -> int:
+    return log.recovery_point
+
+
+def _log_start(log: Log) -> int | None:
+    """Where the log begins, if that is inside a segment."""
+    return log.log_start_offset if log.log_start_offset > log.segments[0].base_offset else None
 
 
 def _close_logs(logs: list[Log], now_ms: int) -> None:

@@ -70,7 +70,7 @@ CURRENT_LEADER_VERSION = 16
 # waited for.
 MAX_WARMINGS = 8
 # Partitions that are read, and bytes that are decoded, in one go: a few milliseconds.
-INLINE_PARTITIONS = 500
+INLINE_PARTITIONS = 200
 INLINE_REQUEST_BYTES = 64 * 1024
 # What a partition takes in a request, in the version in which that is least.
 SMALLEST_PARTITION_BYTES = 16

@@ -550,8 +550,8 @@ def test_one_change_costs_one_look(tmp_path: Path, follows: bool) -> None:
     replica = {"replica": FOLLOWER} if follows else {}
     opened = world.sessions.new_context(0, 0, [], (), True, 0)
     session_id, epoch = opened.session_id, 1
-    for start in range(0, MANY, 400):
-        some = [asked(index) for index in range(start, min(start + 400, MANY))]
+    for start in range(0, MANY, INLINE_PARTITIONS):
+        some = [asked(index) for index in range(start, min(start + INLINE_PARTITIONS, MANY))]
         answer(
             world,
             fetch_request(*some, session_id=session_id, session_epoch=epoch, max_wait_ms=0, **replica),
