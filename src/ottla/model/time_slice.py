@@ -1,6 +1,11 @@
-"""Long work on the event loop, in slices of 5 ms: between them other requests are served."""
+"""Long work on the event loop, in slices of 5 ms: between them other requests are served.
+
+However many long works there are, one of them has its slice in a turn of the loop (`next_turn`): ten of them do not
+hold a request up for longer than one.
+"""
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable, Generator
 from time import monotonic
@@ -25,6 +30,42 @@ def run_to_end(steps: Steps[T]) -> T:
             return result
 
 
+class _Turns(threading.local):
+    """The long works of the loop of this thread that wait to go on, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def next(self) -> "asyncio.Future[None]":
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            # Another loop in this thread: who waited on the one before waits no more.
+            self._loop, self._waiting = loop, deque()
+        turn = loop.create_future()
+        self._waiting.append(turn)
+        if len(self._waiting) == 1:
+            loop.call_soon(self._give, self._waiting)
+        return turn
+
+    def _give(self, waiting: "deque[asyncio.Future[None]]") -> None:
+        while waiting:
+            turn = waiting.popleft()
+            if not turn.done():  # cancelled while it waited
+                turn.set_result(None)
+                break
+        if waiting:
+            asyncio.get_running_loop().call_soon(self._give, waiting)
+
+
+_turns = _Turns()
+
+
+def next_turn() -> "asyncio.Future[None]":
+    """Done when it is this work's turn to go on."""
+    return _turns.next()
+
+
 class TimeSlice:
     """Lets the loop run whenever its owner has had it for too long."""
 
@@ -40,7 +81,7 @@ class TimeSlice:
 
     async def yield_to_loop(self) -> None:
         if self.is_over:
-            await asyncio.sleep(0)
+            await next_turn()
             self._since = monotonic()
 
     async def run(self, steps: Steps[T]) -> T:
@@ -84,7 +125,7 @@ class SharedTimeSlice:
         """Whoever is cancelled here has nothing any more, also if it was about to enter."""
         while self._is_over():
             self._release()
-            await asyncio.sleep(0)
+            await next_turn()
             await self._acquire()
 
     async def _acquire(self) -> None:

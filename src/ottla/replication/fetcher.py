@@ -313,6 +313,9 @@ class ReplicaFetcher:
 
     def _fetch(self) -> FetchRequest | None:
         session, states, changed = self._session, self._states, self._changed
+        if len(changed) > MAX_NAMED and not session.is_full and self._outdated() > MAX_NAMED:
+            # The leader tells the errors of all of them in every answer until it has heard of each: it forgets them.
+            session.replace()
         if session.is_full:
             session.partitions.clear()
             changed.clear()
@@ -368,6 +371,16 @@ class ReplicaFetcher:
                 for topic_id, indexes in forgotten.items()
             ],
         )
+
+    def _outdated(self) -> int:
+        """How many partitions are in the session in a leader epoch that is over, or though they are not asked for."""
+        asked_of, states = self._session.partitions, self._states
+        count = 0
+        for key in self._changed:
+            if asked := asked_of.get(key):
+                state = states.get(key)
+                count += state is None or not state.is_ready or state.leader_epoch != asked.leader_epoch
+        return count
 
     def _list_offsets(self) -> ListOffsetsRequest:
         """Ask where the leader's logs end, and of those that end after ours where they begin."""

@@ -22,6 +22,7 @@ from ottla.model.clock import Clock
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.tasks import report, spawn, spawn_restarting
+from ottla.model.time_slice import next_turn
 from ottla.storage.config import MAX_LONG, LogManagerSettings
 from ottla.storage.dirs.checkpoints import OffsetCheckpoint
 from ottla.storage.dirs.log_dir import LogDir, LogDirs
@@ -96,7 +97,7 @@ async def in_slices(items: Iterable[_T], visit: Callable[[_T], object]) -> None:
     for visited, item in enumerate(items, 1):
         visit(item)
         if visited % SLICE_ITEMS == 0 or perf_counter() - begin > SLICE_SECONDS:
-            await asyncio.sleep(0)
+            await next_turn()
             begin = perf_counter()
 
 

@@ -133,6 +133,30 @@ def test_a_new_session_is_filled_by_and_by(
     assert asked == [([1, 2], 0, 0), ([3, 4], 0, 1), ([5], 500, 2), ([], 500, 3)]
 
 
+def test_a_session_of_very_many_that_are_over_is_replaced(
+    tmp_path: Path, leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is not told that they are over repeats their errors in every answer."""
+    monkeypatch.setattr(fetcher_module, "MAX_NAMED", 2)
+    for index in range(1, 7):
+        leader.log(index)
+    ours = [follower(tmp_path / "ours", index=index) for index in range(1, 7)]
+    fetcher = fetcher_of(*ours)
+    for _ in range(4):
+        request = one_round(fetcher, leader)
+    for partition in ours[:2]:
+        fetcher.remove(partition)
+    request = one_round(fetcher, leader)
+    assert isinstance(request, FetchRequest)
+    assert (forgotten(request), request.session_epoch) == ([1, 2], 4)
+    for partition in ours[2:5]:
+        fetcher.remove(partition)
+    request = one_round(fetcher, leader)
+    assert isinstance(request, FetchRequest)
+    assert (list(named(request)), forgotten(request)) == ([6], [])
+    assert (request.session_epoch, request.session_id) == (0, leader.session_id)
+
+
 def test_without_a_session_everything_is_said_each_time(
     tmp_path: Path, leader: Leader, monkeypatch: pytest.MonkeyPatch
 ) -> None:

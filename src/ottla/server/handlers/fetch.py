@@ -27,6 +27,7 @@ from typing import TypeAlias, cast
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.tasks import report, spawn
+from ottla.model.time_slice import next_turn
 from ottla.replication.partition import NO_BROKER_EPOCH, FollowerSession, Partition, PartitionRead, Watcher
 from ottla.replication.replica_manager import (
     UNKNOWN,
@@ -615,7 +616,7 @@ class DelayedFetch:
             found, total = await self._look_at_slice(items[start : start + INLINE_PARTITIONS], total)
             self._note_fetch(found)
             reads += found
-            await asyncio.sleep(0)
+            await next_turn()
         return reads, total
 
     async def _look_at_slice(self, items: Items, total: int) -> tuple[list[PartitionRead], int]:
