@@ -194,8 +194,9 @@ class ReplicaFetcher:
         # Partitions that are not followed until they get another leader epoch, for which the manager has to call.
         self.failed: dict[Key, Partition] = {}
         self._session = FetchSession()
-        # Of these the session may have to hear something.
+        # Of these the session may have to hear something; have there been any since that may be over?
         self._changed: dict[Key, None] = {}
+        self._may_be_outdated = False
         self._delayed: dict[Key, PartitionFetchState] = {}
         self._lookups: dict[Key, PartitionFetchState] = {}
         self._cuts: dict[Key, PartitionFetchState] = {}
@@ -269,6 +270,7 @@ class ReplicaFetcher:
             self._cuts.pop(key, None)
             self._unflushed.pop(key, None)
             self._changed[key] = None
+            self._may_be_outdated = True
 
     # ---- asking -------------------------------------------------------------------------------------------
 
@@ -313,7 +315,7 @@ class ReplicaFetcher:
 
     def _fetch(self) -> FetchRequest | None:
         session, states, changed = self._session, self._states, self._changed
-        if len(changed) > MAX_NAMED and not session.is_full and self._outdated() > MAX_NAMED:
+        if self._may_be_outdated and len(changed) > MAX_NAMED and not session.is_full and self._is_outdated():
             # The leader tells the errors of all of them in every answer until it has heard of each: it forgets them.
             session.replace()
         if session.is_full:
@@ -372,15 +374,18 @@ class ReplicaFetcher:
             ],
         )
 
-    def _outdated(self) -> int:
-        """How many partitions are in the session in a leader epoch that is over, or though they are not asked for."""
+    def _is_outdated(self) -> bool:
+        """Are very many partitions in the session in a leader epoch that is over, or though they are not asked for?"""
+        self._may_be_outdated = False
         asked_of, states = self._session.partitions, self._states
         count = 0
         for key in self._changed:
             if asked := asked_of.get(key):
                 state = states.get(key)
                 count += state is None or not state.is_ready or state.leader_epoch != asked.leader_epoch
-        return count
+                if count > MAX_NAMED:
+                    return True
+        return False
 
     def _list_offsets(self) -> ListOffsetsRequest:
         """Ask where the leader's logs end, and of those that end after ours where they begin."""
@@ -788,6 +793,7 @@ class ReplicaFetcher:
         state.delayed_until_ms = now_ms + max(min(self._settings.backoff_ms, at_most_ms), 1)
         self._delayed[key] = state
         self._changed[key] = None
+        self._may_be_outdated = True
 
     def _complain(self, state: PartitionFetchState, what: str, level: int) -> None:
         if state.complaint != what:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ottla.model.time_slice import SharedTimeSlice, Steps, TimeSlice, run_to_end
+from ottla.model.time_slice import SharedTimeSlice, Steps, TimeSlice, next_turn, run_to_end
 
 SLICE = "ottla.model.time_slice.SLICE_S"
 USED_UP, AMPLE = -1.0, 600.0
@@ -122,3 +122,30 @@ def test_whoever_is_cancelled_while_another_has_its_turn_takes_nothing_from_it(
         await asyncio.wait_for(asyncio.gather(second.task, third.task), PATIENCE_S)
 
     asyncio.run(main())
+
+
+def test_one_long_work_goes_on_in_a_turn_of_the_loop() -> None:
+    """In the order in which they came, and whoever is cancelled does not keep the others."""
+    went_on: list[tuple[str, int]] = []
+    turn = 0
+
+    def count() -> None:
+        nonlocal turn
+        turn += 1
+        asyncio.get_running_loop().call_soon(count)
+
+    async def work(name: str) -> None:
+        for _ in range(3):
+            await next_turn()
+            went_on.append((name, turn))
+
+    async def all_of_them() -> None:
+        asyncio.get_running_loop().call_soon(count)
+        tasks = [asyncio.create_task(work(name)) for name in ("a", "b", "c", "d")]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+        await asyncio.wait_for(asyncio.gather(tasks[0], *tasks[2:]), PATIENCE_S)
+
+    asyncio.run(all_of_them())
+    assert [name for name, _ in went_on] == ["a", "c", "d"] * 3
+    assert len({turn for _, turn in went_on}) == len(went_on)
