@@ -26,12 +26,11 @@ def test_connections_leave_descriptors_to_the_logs(make_node: MakeNode) -> None:
     with limited as node, ControlClient(node) as control, RawClient(node) as client:
         control.still_works()
         with contextlib.ExitStack() as stack:
-            for number in range(2 * FILES):
+            for _ in range(2 * FILES):
                 stack.enter_context(node.connect())
-                if number % 8 == 7:
-                    # Who is refused has a descriptor until the loop's next turn: all at once would have all of them.
-                    control.still_works(1)
-            wait_until(lambda: "ulimit" in node.log_text(), 20, "somebody to be refused")
+                # Who is refused has a descriptor until the loop's next turn: several at once would have the last ones.
+                control.still_works(1)
+            wait_until(lambda: "ulimit" in node.log_text(), 180, "somebody to be refused")
             control.still_works()
             for n in range(10):  # each is a directory, files and a record of the metadata log
                 assert client.write(client.create_topic(f"crowded-{n}"), 0, [b"x"]) == 0
