@@ -438,17 +438,13 @@ class BackgroundWork:
 
     async def checkpoint_recovery_points(self) -> None:
         """recovery-point-offset-checkpoint in every directory."""
-        by_dir = await self._by_dir()
         for log_dir in self._manager.dirs.online:
-            await self._write_asked(
-                log_dir, log_dir.recovery_points, by_dir.get(log_dir, ()), _recovery_point
-            )
+            await self._write_asked(log_dir, log_dir.recovery_points, _recovery_point)
 
     async def checkpoint_log_start_offsets(self) -> None:
         """log-start-offset-checkpoint: only logs that begin inside a segment need it."""
-        by_dir = await self._by_dir()
         for log_dir in self._manager.dirs.online:
-            await self._write_asked(log_dir, log_dir.log_start_offsets, by_dir.get(log_dir, ()), _log_start)
+            await self._write_asked(log_dir, log_dir.log_start_offsets, _log_start)
 
     async def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """replication-offset-checkpoint in every directory."""
@@ -468,20 +464,10 @@ class BackgroundWork:
 
     async def checkpoint_dirs(self, log_dirs: Iterable[LogDir]) -> None:
         """The offsets of some directories' logs: a log has come, gone or been cut."""
-        by_dir = await self._by_dir()
         for log_dir in log_dirs:
             await self._manager.cleaner.write_checkpoint(log_dir)
-            logs = by_dir.get(log_dir, ())
-            await self._write_asked(log_dir, log_dir.recovery_points, logs, _recovery_point)
-            await self._write_asked(log_dir, log_dir.log_start_offsets, logs, _log_start)
-
-    async def _by_dir(self) -> dict[LogDir, list[Log]]:
-        by_dir: dict[LogDir, list[Log]] = {}
-        await in_slices(
-            list(self._manager.all_logs()),
-            lambda log: by_dir.setdefault(self._manager.dir_of(log), []).append(log),
-        )
-        return by_dir
+            await self._write_asked(log_dir, log_dir.recovery_points, _recovery_point)
+            await self._write_asked(log_dir, log_dir.log_start_offsets, _log_start)
 
     async def write(
         self, log_dir: LogDir, checkpoint: OffsetCheckpoint, offsets: dict[TopicPartition, int]
@@ -491,23 +477,19 @@ class BackgroundWork:
             await self._write(log_dir, checkpoint, offsets)
 
     async def _write_asked(
-        self,
-        log_dir: LogDir,
-        checkpoint: OffsetCheckpoint,
-        logs: Iterable[Log],
-        offset_of: Callable[[Log], int | None],
+        self, log_dir: LogDir, checkpoint: OffsetCheckpoint, offset_of: Callable[[Log], int | None]
     ) -> None:
-        """What each log says, which they are asked when it is this writer's turn: an older answer never comes later."""
+        """What each log says. They are asked when it is this writer's turn, so that nothing older is written later."""
         manager, offsets = self._manager, dict[TopicPartition, int]()
 
         def ask(log: Log) -> None:
             tp = log.topic_partition
             is_there = manager.current_logs.get(tp) is log or manager.future_logs.get(tp) is log
-            if is_there and (offset := offset_of(log)) is not None:
+            if is_there and manager.dir_of(log) is log_dir and (offset := offset_of(log)) is not None:
                 offsets[tp] = offset
 
         async with self._writing.setdefault(checkpoint, asyncio.Lock()):
-            await in_slices(logs, ask)
+            await in_slices(list(manager.all_logs()), ask)
             await self._write(log_dir, checkpoint, offsets)
 
     async def _write(
@@ -525,7 +507,7 @@ class BackgroundWork:
     async def close_dir(self, log_dir: LogDir, broker_epoch: int) -> None:
         """Flushes and closes a directory's logs, writes its checkpoints and, if all went well, the marker."""
         manager = self._manager
-        logs = (await self._by_dir()).get(log_dir, [])
+        logs = [log for log in manager.all_logs() if manager.dir_of(log) is log_dir]
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(manager.pool, _close_logs, logs, manager.clock.now_ms())

@@ -117,13 +117,18 @@ def test_a_partition_that_comes_back_is_not_forgotten(tmp_path: Path, leader: Le
     assert (named(request), forgotten(request)) == ({}, [])
 
 
+def followers(where: Path, leader: Leader, count: int) -> list[Partition]:
+    """Of so many partitions of the leader's, from the first on."""
+    for index in range(1, count + 1):
+        leader.log(index)
+    return [follower(where, index=index) for index in range(1, count + 1)]
+
+
 def test_a_new_session_is_filled_by_and_by(
     tmp_path: Path, leader: Leader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetcher_module, "MAX_NAMED", 2)
-    for index in range(1, 6):
-        leader.log(index)
-    fetcher = fetcher_of(*(follower(tmp_path / "ours", index=index) for index in range(1, 6)))
+    fetcher = fetcher_of(*followers(tmp_path / "ours", leader, 5))
     asked = []
     for _ in range(4):
         request = one_round(fetcher, leader)
@@ -138,12 +143,10 @@ def test_a_session_of_very_many_that_are_over_is_replaced(
 ) -> None:
     """Whoever is not told that they are over repeats their errors in every answer."""
     monkeypatch.setattr(fetcher_module, "MAX_NAMED", 2)
-    for index in range(1, 7):
-        leader.log(index)
-    ours = [follower(tmp_path / "ours", index=index) for index in range(1, 7)]
+    ours = followers(tmp_path / "ours", leader, 6)
     fetcher = fetcher_of(*ours)
     for _ in range(4):
-        request = one_round(fetcher, leader)
+        one_round(fetcher, leader)
     for partition in ours[:2]:
         fetcher.remove(partition)
     request = one_round(fetcher, leader)
