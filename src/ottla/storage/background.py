@@ -448,19 +448,14 @@ class BackgroundWork:
 
     async def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """replication-offset-checkpoint in every directory."""
-        by_dir: dict[LogDir, dict[TopicPartition, int]] = {
-            log_dir: {} for log_dir in self._manager.dirs.online
-        }
+        manager = self._manager
 
-        def place(item: tuple[TopicPartition, int]) -> None:
-            tp, high_watermark = item
-            log = self._manager.get(tp)
-            if log is not None and (offsets := by_dir.get(self._manager.dir_of(log))) is not None:
-                offsets[tp] = high_watermark
+        def high_watermark(log: Log) -> int | None:
+            tp = log.topic_partition
+            return high_watermarks.get(tp) if manager.get(tp) is log else None
 
-        await in_slices(high_watermarks.items(), place)
-        for log_dir, offsets in by_dir.items():
-            await self.write(log_dir, log_dir.high_watermarks, offsets)
+        for log_dir in manager.dirs.online:
+            await self._write_asked(log_dir, log_dir.high_watermarks, high_watermark)
 
     async def checkpoint_dirs(self, log_dirs: Iterable[LogDir]) -> None:
         """The offsets of some directories' logs: a log has come, gone or been cut."""

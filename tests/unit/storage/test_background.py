@@ -262,6 +262,30 @@ def test_the_recovery_point_checkpoint_follows_the_flushes(dir: Path) -> None:
     run(test)
 
 
+def test_a_log_that_comes_while_a_checkpoint_is_made_is_not_left_out(
+    dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The logs are asked in slices, and whoever asks later writes later."""
+    monkeypatch.setattr("ottla.storage.background.SLICE_ITEMS", 1)
+    later = TopicPartition(TP.topic, TP.partition + 1)
+
+    async def test() -> None:
+        async with running(dir) as manager:
+            for tp in (TP, later):
+                log = manager.get_or_create(tp, TOPIC_ID, small())
+                fill(log, 3)
+                log.maybe_increment_log_start_offset(2, "DeleteRecords")
+                if tp == TP:
+                    periodic = asyncio.create_task(manager.background.checkpoint_log_start_offsets())
+                    await asyncio.sleep(0)
+            await manager.background.checkpoint_dirs([manager.dirs[0]])
+            await periodic
+            written = (dir / "log-start-offset-checkpoint").read_bytes()
+            assert parse_offsets(written, "") == {TP: 2, later: 2}
+
+    run(test)
+
+
 def test_checkpoints_written_at_once_come_out_in_order_of_asking(dir: Path) -> None:
     async def test() -> None:
         async with running(dir) as manager:
