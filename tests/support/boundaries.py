@@ -53,7 +53,7 @@ NO_BOUNDARIES: Final = (
     "CoordinatorContext._flush_soon",  # flush() undoes what cannot be built or appended; both have gates
     "Connection._next_turn",  # serves on: dispatch and output have gates
     "Connection.connection_made",  # admits: that has a gate
-    "Turns._begin",  # sets numbers
+    "_Turns._give",  # settles futures, and comes again whatever becomes of them
 )
 
 

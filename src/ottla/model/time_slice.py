@@ -49,13 +49,15 @@ class _Turns(threading.local):
         return turn
 
     def _give(self, waiting: "deque[asyncio.Future[None]]") -> None:
-        while waiting:
-            turn = waiting.popleft()
-            if not turn.done():  # cancelled while it waited
-                turn.set_result(None)
-                break
-        if waiting:
-            asyncio.get_running_loop().call_soon(self._give, waiting)
+        try:
+            while waiting:
+                turn = waiting.popleft()
+                if not turn.done():  # cancelled while it waited
+                    turn.set_result(None)
+                    break
+        finally:
+            if waiting:
+                asyncio.get_running_loop().call_soon(self._give, waiting)
 
 
 _turns = _Turns()
