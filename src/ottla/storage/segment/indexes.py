@@ -48,11 +48,13 @@ class AbstractIndex:
 
     __slots__ = (
         "__weakref__",
+        "_changes",
         "_fences",
         "_lock",
         "_map",
         "_mapped",
         "_pending",
+        "_synced",
         "_written",
         "base_offset",
         "max_bytes",
@@ -70,6 +72,9 @@ class AbstractIndex:
         self._lock = Lock()
         self._written = -1  # entries in the file; -1 until it is looked at
         self._pending = bytearray()
+        # How often the file was changed, and how often it was when the disk had it last: -1 before that is known.
+        self._changes = 0
+        self._synced = -1
         self._map: mmap.mmap | None = None
         # Both columns of every 64th entry, from the first search on.
         self._fences: tuple[array[int], array[int]] | None = None
@@ -190,14 +195,18 @@ class AbstractIndex:
         try:
             write_fully(fd, self._pending, self._written * self.ENTRY.size)
         finally:
+            self._changes += 1
             os.close(fd)
         self._written += len(self._pending) // self.ENTRY.size
         self._pending.clear()
 
     def flush(self) -> None:
-        """Brings the file up to date on the disk."""
+        """Brings the file up to date on the disk, which is not asked for what it has already."""
         self.write_out()
-        fsync_file(self.path)
+        changes = self._changes
+        if self._synced < changes:
+            fsync_file(self.path)
+            self._synced = max(self._synced, changes)
 
     def reset(self) -> None:
         """Makes the file exist and empty."""
@@ -206,6 +215,7 @@ class AbstractIndex:
             self._map = self._fences = None
             self._mapped = 0
             self._written = 0
+            self._changes += 1
             create_empty(self.path)
         self._remember(None)
 
@@ -218,6 +228,7 @@ class AbstractIndex:
             self._pending.clear()
             self._map = None
             self._mapped = 0
+            self._changes += 1
             os.truncate(self.path, entries * self.ENTRY.size)
             self._written = entries
         self._remember(self._entry(entries - 1) if entries else None)

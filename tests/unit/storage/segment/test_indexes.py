@@ -69,6 +69,34 @@ def test_truncation_removes_entries_at_or_above_an_offset(index: OffsetIndex, ke
     assert all_entries(index) == [(10 * i, 100 * i) for i in range(1, kept + 1)] + [(9000, 70_000)]
 
 
+def test_the_disk_is_asked_only_for_what_it_does_not_have(
+    index: OffsetIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+    fails = False
+
+    def fsync(path: Path) -> None:
+        if fails:
+            raise OSError(5, "Input/output error")
+        asked.append(path)
+
+    monkeypatch.setattr("ottla.storage.segment.indexes.fsync_file", fsync)
+    index.flush()
+    assert len(asked) == 1, "the file itself is new"
+    index.flush()
+    assert len(asked) == 1
+    for change in (lambda: fill(index, 600), lambda: index.truncate_to(BASE + 100), index.reset):
+        change()
+        fails = True
+        with pytest.raises(OSError, match="error"):
+            index.flush()
+        fails = False
+        before = len(asked)
+        index.flush()
+        index.flush()
+        assert len(asked) == before + 1, "what failed is asked for again, and then no more"
+
+
 def test_an_index_is_full_at_its_maximum(tmp_path: Path) -> None:
     index = OffsetIndex(tmp_path / "i", 0, 3 * 8 + 5)
     index.reset()
