@@ -7,8 +7,8 @@ to read yet, cold pages, aborted transactions) it gives None, and the general wa
 same bytes.
 
 The general way is a DelayedFetch. One that finds less than `min_bytes` waits at its partitions; whatever moves one of
-them wakes it to read again, and after `max_wait_ms` it answers with what there is. Several small appends within one
-turn of the loop wake it once. Of a session it reads what has news (`fetch_sessions`).
+them wakes it to read again, and after `max_wait_ms` it answers with what there is. It looks when the sockets have been
+read once more, so that the appends of a burst wake it once. Of a session it reads what has news (`fetch_sessions`).
 
 A follower reads to the log's end, and what it asks for shows what it has: that is noted once, after the first read and
 before any wait, so that it never waits for a watermark that its own fetch would move. It waits for records only, and
@@ -481,7 +481,11 @@ class DelayedFetch:
                 self._moved.set_result(None)
         elif not self._woken:
             self._woken = True
-            self._services.loop.call_soon(self._look_again)
+            self._services.loop.call_soon(self._let_others_come)
+
+    def _let_others_come(self) -> None:
+        """A turn later: what producers have sent meanwhile is appended first, and goes into the same answer."""
+        self._services.loop.call_soon(self._look_again)
 
     def overtaken(self, sender: object) -> None:
         """Kafka takes the requests of a connection one after the other, and refuses a fetch that another overtakes."""
