@@ -10,7 +10,7 @@ import time
 
 import pytest
 from tests.chaos.checker import Kind, Outcome, Send
-from tests.chaos.workload import DELIVERY_TIMEOUT_MS, PATIENCE_S, OttlaProducer, RdkafkaProducer, Workload
+from tests.chaos.workload import PATIENCE_S, OttlaProducer, RdkafkaProducer, Workload
 from tests.interop.process import wait_until
 from tests.interop.scripts.batches import Batch, Rec
 from tests.interop.scripts.entities import decode_response
@@ -18,7 +18,6 @@ from tests.support.log_files import disk_batches
 from tests.support.raw_client import PRODUCE, RawClient, produce_frame
 from tests.support.replicated import Replicated
 
-from ottla.client.blocking import Producer
 from ottla.model.ids import TopicPartition
 
 pytestmark = [pytest.mark.xdist_group("replication"), pytest.mark.timeout(900)]
@@ -40,8 +39,10 @@ CLUSTER = {
     },
 }
 MEGABYTE = 1_000_000
-# More than the slow link takes in the lag that a follower may have, many times over.
-BULK_BYTES = 60 * MEGABYTE
+# More than the slow link takes in the lag that a follower may have, many times over; written by batches of a megabyte.
+BULK_BATCHES = 150
+RECORDS_A_BATCH = 10
+IN_FLIGHT = 5
 # Of a slow link, in each direction; and what tests.support.broken_disk adds to every write.
 SLOW_S = 0.1
 
@@ -184,7 +185,7 @@ def test_a_slow_network_is_slow_and_nothing_else(cluster: Replicated, topic: str
 
 
 def test_a_slow_follower_leaves_and_comes_back(cluster: Replicated, topic: str) -> None:
-    """A link of one megabyte a second, under what does not wait for it: acks=1, as fast as one client goes.
+    """A link of one megabyte a second, under what does not wait for it: acks=1, as fast as the leader takes it.
 
     (With acks=all a producer goes at the pace of the slowest in sync, and the slow one never falls behind.)
     """
@@ -193,34 +194,31 @@ def test_a_slow_follower_leaves_and_comes_back(cluster: Replicated, topic: str) 
     cluster.create_topic(f"{topic}.others", partitions=1, assignments={0: [other, leader]})
     cluster.links.slow(leader, slow, bytes_per_s=MEGABYTE, both=False)
     before = cluster.nodes[leader].rss_bytes()
-    value = bytes(100_000)
+    batch = Batch([Rec(bytes(MEGABYTE // RECORDS_A_BATCH - 100))] * RECORDS_A_BATCH).encode()
+    frame = produce_frame(topic, 0, batch, acks=1)
     sent = 0
     with (
         Workload(cluster, f"{topic}.others", 1, producers=[OttlaProducer], readers=()) as load,
-        Producer(
-            bootstrap_servers=cluster.bootstrap_servers,
-            client_id="bulk",
-            acks=1,
-            enable_idempotence=False,
-            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
-        ) as producer,
+        RawClient(cluster.nodes[leader], timeout_s=PATIENCE_S) as client,
     ):
 
-        def write(size_bytes: int) -> None:
+        def write(batches: int) -> None:
             nonlocal sent
-            count = size_bytes // len(value)
-            for delivery in [producer.send(topic, value, partition=0) for _ in range(count)]:
-                delivery.result(PATIENCE_S * 1000)
-            sent += count
+            for number in range(batches + IN_FLIGHT):
+                if number < batches:
+                    client.send(frame)
+                if number >= IN_FLIGHT:
+                    assert _error(client) == "none"
+            sent += batches * RECORDS_A_BATCH
 
         began = time.monotonic()
-        write(BULK_BYTES)
-        rate = BULK_BYTES / (time.monotonic() - began)
-        print(f"{BULK_BYTES / MEGABYTE:.0f} MB at {rate / MEGABYTE:.0f} MB/s, to a follower at 1 MB/s")
+        write(BULK_BATCHES)
+        rate = BULK_BATCHES / (time.monotonic() - began)
+        print(f"{BULK_BATCHES} MB at {rate:.0f} MB/s, to a follower at 1 MB/s")
 
         def is_out() -> bool:
-            # It has a minute's worth of its link to catch up with, and there is always more.
-            write(len(value))
+            # It has minutes' worth of its link to catch up with, and there is always more.
+            write(1)
             return set(cluster.view(leader, topic)[0].isr) == {leader, other}
 
         wait_until(is_out, PATIENCE_S, "the slow follower to leave the ISR")
