@@ -539,7 +539,12 @@ class DelayedFetch:
                 if self._deferred is None or self._deferred.done:
                     break
                 if self._ends or self._is_enough(reads, total):
-                    self._complete(_after_waiting(reads))
+                    reply = await self._encode_in_slices(_after_waiting(reads))
+                    if self._deferred is not None and not self._deferred.done:
+                        deferred = self._deferred
+                        self._stop_waiting()
+                        deferred.resolve(reply)
+                    break
                 if not self._again:
                     break
                 items = self._to_look_at()
@@ -584,7 +589,7 @@ class DelayedFetch:
 
     async def answer_in_slices(self, connection: Connection) -> Reply | None:
         connection.only_answers()
-        loop, executor = self._services.loop, self._services.executor
+        loop = self._services.loop
         deadline = loop.time() + self._request.max_wait_ms / 1000
         waited = False
         try:
@@ -601,16 +606,25 @@ class DelayedFetch:
                     break
         finally:
             self._stop_waiting()
-        if self._context.is_overtaken(connection):
+        return await self._encode_in_slices(_after_waiting(reads) if waited else reads)
+
+    async def _encode_in_slices(self, reads: list[PartitionRead]) -> Reply:
+        """As `_reply`, and nobody waits for it longer than for a slice, nor for the disk."""
+        # Once: what was noted to be told is told.
+        if self._context.is_overtaken(self._connection):
             return self._refuse_overtaken()
-        reads = self._changed(_after_waiting(reads) if waited else reads)
-        cold = [read.slice for read in reads if read.slice is not None and is_cold(read.slice)]
+        loop, executor = self._services.loop, self._services.executor
+        answered: list[PartitionRead] = []
+        for start in range(0, len(reads), INLINE_PARTITIONS):
+            answered += self._changed(reads[start : start + INLINE_PARTITIONS])
+            await next_turn()
+        cold = [read.slice for read in answered if read.slice is not None and is_cold(read.slice)]
         if cold:
             try:
                 await loop.run_in_executor(executor, warm_up, cold)
             except OSError:
-                reads = _unreadable(reads)
-        return await self._services.elements.in_thread(loop, executor, self._encode_changed, reads)
+                answered = _unreadable(answered)
+        return await self._services.elements.in_thread(loop, executor, self._encode_changed, answered)
 
     async def _look_in_slices(self, items: Items) -> tuple[list[PartitionRead], int]:
         """As `_look`, and nobody waits for it longer than for a slice, nor for the disk."""

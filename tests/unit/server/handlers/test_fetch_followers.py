@@ -2,7 +2,9 @@
 
 import asyncio
 import time
+from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,6 +26,7 @@ from tests.support.fetch_world import (
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.replication.partition import FollowerSession, Partition
 from ottla.replication.replica_manager import ColdReadError
+from ottla.server.fetch_sessions import CachedPartition, FetchSession
 from ottla.server.handlers.fetch import INLINE_PARTITIONS
 from ottla.server.limits import ElementBudget
 from ottla.server.network.output import Deferred
@@ -509,37 +512,110 @@ def host_many(world: World, count: int) -> list[Partition]:
     return hosted
 
 
+class ManyFollowed:
+    """A real loop, a session of very many partitions, and how much of it is worked on before others have a turn."""
+
+    def __init__(
+        self, tmp_path: Path, executor: ThreadPoolExecutor, count: int, patch: pytest.MonkeyPatch
+    ) -> None:
+        self.world = World(tmp_path, executor)
+        self.world.services.loop = asyncio.get_running_loop()
+        self.world.services.elements = ElementBudget()
+        self.hosted = host_many(self.world, count)
+        self.world.append(self.hosted[0])
+        self.turns = 0
+        # What was looked at, and what was noted to be answered, in each turn.
+        self.looked: Counter[int] = Counter()
+        self.noted: Counter[int] = Counter()
+        look_at, note = FetchSession.look_at, FetchSession.update_response
+
+        def looked(session: FetchSession, cached: list[CachedPartition], hosted: Any) -> list[Wanted]:
+            self.looked[self.turns] += len(cached)
+            return look_at(session, cached, hosted)
+
+        def noted(*args: Any) -> bool:
+            self.noted[self.turns] += 1
+            return note(*args)
+
+        patch.setattr(FetchSession, "look_at", looked)
+        patch.setattr(FetchSession, "update_response", noted)
+        self._others = asyncio.ensure_future(self._take_turns())
+
+    async def _take_turns(self) -> None:
+        while True:
+            self.turns += 1
+            await asyncio.sleep(0)
+
+    async def open(self) -> FetchResponse:
+        asks = (asked(index, 1) for index in range(len(self.hosted)))
+        frame = encode_request(follow(*asks, session_epoch=0, max_wait_ms=0), VERSION, 5, "client")
+        return read(as_bytes(await self.world.handle(frame, VERSION)))
+
+    def worked_in_slices(self) -> bool:
+        """Since this was last asked."""
+        most = max(*self.looked.values(), *self.noted.values())
+        self.looked.clear()
+        self.noted.clear()
+        return most <= INLINE_PARTITIONS
+
+    def close(self) -> None:
+        self._others.cancel()
+
+
 @pytest.mark.parametrize("count", [1200, MANY])
-def test_a_full_fetch_of_very_many_lets_others_have_their_turn(tmp_path: Path, count: int) -> None:
-    asyncio.run(_full_fetch(tmp_path, count))
+def test_a_full_fetch_of_very_many_lets_others_have_their_turn(
+    tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        with (
+            ThreadPoolExecutor(1) as executor,
+            closing(ManyFollowed(tmp_path, executor, count, monkeypatch)) as many,
+        ):
+            opened = await many.open()
+            assert many.worked_in_slices()
+            assert len(partitions(opened)) == count
+            assert all(position(partition) == 1 for partition in many.hosted)
+            session = many.world.sessions.session(opened.session_id)
+            assert session is not None
+            assert not session.news
+
+    asyncio.run(run())
 
 
-async def _full_fetch(tmp_path: Path, count: int) -> None:
-    with ThreadPoolExecutor(1) as executor:
-        world = World(tmp_path, executor)
-        world.services.loop = asyncio.get_running_loop()
-        world.services.elements = ElementBudget()
-        hosted = host_many(world, count)
-        world.append(hosted[0])
-        turns = 0
+@pytest.mark.parametrize("leaves", [False, True])
+def test_very_many_that_move_while_a_fetch_waits_are_told_in_slices(
+    tmp_path: Path, leaves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when another broker has failed; the client may be gone before all of it is written down."""
 
-        async def other() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
+    async def run() -> None:
+        with (
+            ThreadPoolExecutor(1) as executor,
+            closing(ManyFollowed(tmp_path, executor, MANY, monkeypatch)) as many,
+        ):
+            opened = await many.open()
+            many.worked_in_slices()
+            waiting = waits(
+                many.world, follow(session_id=opened.session_id, session_epoch=1, max_wait_ms=100_000)
+            )
+            answered = asyncio.get_running_loop().create_future()
+            waiting.then(answered.set_result)
+            for partition in many.hosted:
+                many.world.become(partition, OTHER)
+            if leaves:
+                while not many.noted:
+                    await asyncio.sleep(0)
+                waiting.abandon()
+                while len(asyncio.all_tasks()) > 2:  # this one, and the others
+                    await asyncio.sleep(0)
+                assert not answered.done()
+                return
+            found = partitions(read(as_bytes(await answered)))
+            assert many.worked_in_slices()
+            assert len(found) == MANY
+            assert {data.error_code for data in found.values()} == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
 
-        asking = follow(*(asked(index, 1) for index in range(count)), session_epoch=0, max_wait_ms=0)
-        others = asyncio.ensure_future(other())
-        reply = await world.handle(encode_request(asking, VERSION, 5, "client"), VERSION)
-        others.cancel()
-        assert turns >= count // INLINE_PARTITIONS
-        opened = read(as_bytes(reply))
-        assert len(partitions(opened)) == count
-        assert all(position(partition) == 1 for partition in hosted)
-        session = world.sessions.session(opened.session_id)
-        assert session is not None
-        assert not session.news
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("follows", [False, True])
