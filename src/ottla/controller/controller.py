@@ -43,7 +43,7 @@ from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid, random_uuid
 from ottla.model.tasks import spawn, spawn_restarting
-from ottla.model.time_slice import TimeSlice
+from ottla.model.time_slice import TimeSlice, next_turn
 from ottla.raft.driver import RaftListener
 from ottla.raft.image_loader import ImageLoader
 from ottla.raft.quorum_state import NONE as NOBODY
@@ -536,13 +536,13 @@ class Controller:
         pieces: list[asyncio.Future[replication.ElectLeadersResponse]] = []
         for piece in replication_control.elections_in_pieces(asked, ClusterRules.slice_records):
             pieces.append(self._submit(partial(self._elect_piece, request, piece)))
-            await asyncio.sleep(0)
+            await next_turn()
         return replication_control.joined_elections(await asyncio.gather(*pieces))
 
     @staticmethod
     def _elect_piece(
         request: replication.ElectLeadersRequest, piece: replication_control.Asked, rules: ClusterRules
-    ) -> ControllerResult[replication.ElectLeadersResponse]:
+    ) -> Decision[replication.ElectLeadersResponse]:
         return replication_control.elect_leaders(rules, request, piece)
 
     @_refusing

@@ -170,14 +170,17 @@ Asked = list[tuple[str, list[int]]]
 
 def elect_leaders(
     rules: ClusterRules, request: m.ElectLeadersRequest, asked: Asked | None = None
-) -> ControllerResult[m.ElectLeadersResponse]:
+) -> Steps[ControllerResult[m.ElectLeadersResponse]]:
     """Elects leaders of the partitions named; of all that need one if none are. `asked`: of these of them alone."""
     if request.election_type not in (PREFERRED, UNCLEAN):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
     records: list[MetadataRecord] = []
     results = []
     for topic, numbers in asked_elections(rules.image, request) if asked is None else asked:
-        outcomes = [(n, _elect(rules, topic, n, request.election_type, records)) for n in numbers]
+        outcomes = []
+        for n in numbers:
+            outcomes.append((n, _elect(rules, topic, n, request.election_type, records)))
+            yield
         if request.topic_partitions is None:
             outcomes = [(n, e) for n, e in outcomes if e.code != ErrorCode.ELECTION_NOT_NEEDED]
         results.append(

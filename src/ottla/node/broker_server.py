@@ -334,7 +334,7 @@ class BrokerServer:
 
     async def _stop_logs(self) -> None:
         try:
-            await self.logs.checkpoint_high_watermarks(self.replicas.high_watermarks())
+            await self.logs.checkpoint_high_watermarks(self.replicas.high_watermark_of)
         finally:
             await self._shut_down_logs()
 
@@ -443,7 +443,7 @@ class BrokerServer:
     async def _checkpoint_high_watermarks(self) -> None:
         while True:
             await asyncio.sleep(self.config["replica.high.watermark.checkpoint.interval.ms"] / 1000)
-            await self.logs.checkpoint_high_watermarks(self.replicas.high_watermarks())
+            await self.logs.checkpoint_high_watermarks(self.replicas.high_watermark_of)
 
 
 def make_share_partition_manager(

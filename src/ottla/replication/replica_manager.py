@@ -599,6 +599,7 @@ class ReplicaManager:
 
     # ---- watermarks ---------------------------------------------------------------------------------------
 
-    def high_watermarks(self) -> dict[TopicPartition, int]:
-        """What replication-offset-checkpoint keeps."""
-        return {p.topic_partition: p.log.high_watermark for p in self.all_partitions()}
+    def high_watermark_of(self, tp: TopicPartition) -> int | None:
+        """What replication-offset-checkpoint keeps of a replica that is hosted."""
+        partition = self.hosted(tp.topic, tp.partition)
+        return None if partition is None else partition.log.high_watermark

@@ -16,7 +16,7 @@ from itertools import count
 from math import inf
 from pathlib import Path
 from time import perf_counter
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from ottla.model.clock import Clock
 from ottla.model.errors import KafkaError
@@ -52,6 +52,8 @@ MIN_FLUSH_TICK_MS: Final = 100
 IDLE_FLUSH_TICK_MS: Final = 1_000
 
 _T = TypeVar("_T")
+# The high watermark of a replica that is hosted.
+HighWatermarkOf: TypeAlias = Callable[[TopicPartition], int | None]
 
 
 class Compaction(Protocol):
@@ -446,13 +448,13 @@ class BackgroundWork:
         for log_dir in self._manager.dirs.online:
             await self._write_asked(log_dir, log_dir.log_start_offsets, _log_start)
 
-    async def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+    async def checkpoint_high_watermarks(self, high_watermark_of: HighWatermarkOf) -> None:
         """replication-offset-checkpoint in every directory."""
         manager = self._manager
 
         def high_watermark(log: Log) -> int | None:
             tp = log.topic_partition
-            return high_watermarks.get(tp) if manager.get(tp) is log else None
+            return high_watermark_of(tp) if manager.get(tp) is log else None
 
         for log_dir in manager.dirs.online:
             await self._write_asked(log_dir, log_dir.high_watermarks, high_watermark)

@@ -26,7 +26,14 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid, uuid_to_str
 from ottla.model.tasks import guarded, spawn
 from ottla.storage import loading
-from ottla.storage.background import BackgroundWork, Deletions, in_slices, in_thread, remove_tree
+from ottla.storage.background import (
+    BackgroundWork,
+    Deletions,
+    HighWatermarkOf,
+    in_slices,
+    in_thread,
+    remove_tree,
+)
 from ottla.storage.cleaner.manager import LogCleanerManager
 from ottla.storage.config import LogConfig, LogManagerSettings
 from ottla.storage.dirs.checkpoints import UNKNOWN_BROKER_EPOCH
@@ -773,9 +780,9 @@ class LogManager:
 
     # -- high watermarks --
 
-    async def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+    async def checkpoint_high_watermarks(self, high_watermark_of: HighWatermarkOf) -> None:
         """Writes replication-offset-checkpoint in every directory, for the logs that are in it."""
-        await self.background.checkpoint_high_watermarks(high_watermarks)
+        await self.background.checkpoint_high_watermarks(high_watermark_of)
 
     def read_high_watermarks(self) -> dict[TopicPartition, int]:
         """The high watermarks checkpointed before the broker stopped."""

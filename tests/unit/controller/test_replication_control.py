@@ -145,7 +145,7 @@ def elect(
     if partitions is not None:
         asked = [m.TopicPartitions(topic=t, partitions=p) for t, p in partitions]
     request = m.ElectLeadersRequest(election_type=kind, topic_partitions=asked)
-    result = replication_control.elect_leaders(cluster.rules, request)
+    result = run_to_end(replication_control.elect_leaders(cluster.rules, request))
     cluster.take(result)
     return {
         (topic.topic, p.partition_id): p.error_code

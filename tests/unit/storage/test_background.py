@@ -290,7 +290,7 @@ def test_checkpoints_written_at_once_come_out_in_order_of_asking(dir: Path) -> N
     async def test() -> None:
         async with running(dir) as manager:
             manager.get_or_create(TP, TOPIC_ID, small())
-            writes = [asyncio.create_task(manager.checkpoint_high_watermarks({TP: i})) for i in range(20)]
+            writes = [asyncio.create_task(manager.checkpoint_high_watermarks({TP: i}.get)) for i in range(20)]
             await asyncio.sleep(0)
             writes[3].cancel()
             await asyncio.gather(*writes, return_exceptions=True)

@@ -878,7 +878,7 @@ def test_high_watermarks_are_kept_per_directory_and_read_back(tmp_path: Path) ->
         async with running(one, two) as manager:
             manager.get_or_create(a, TOPIC_ID, directory_id=manager.dirs[0].id)
             manager.get_or_create(b, TOPIC_ID, directory_id=manager.dirs[1].id)
-            await manager.checkpoint_high_watermarks({a: 5, b: 6, TopicPartition("gone", 0): 7})
+            await manager.checkpoint_high_watermarks({a: 5, b: 6, TopicPartition("gone", 0): 7}.get)
             assert manager.read_high_watermarks() == {a: 5, b: 6}
 
     run(test)
