@@ -27,7 +27,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.replication.partition import FollowerSession, Partition
 from ottla.replication.replica_manager import ColdReadError
 from ottla.server.fetch_sessions import CachedPartition, FetchSession
-from ottla.server.handlers.fetch import INLINE_PARTITIONS
+from ottla.server.handlers.fetch import INLINE_PARTITIONS, PIECE_PARTITIONS
 from ottla.server.limits import ElementBudget
 from ottla.server.network.output import Deferred
 from ottla.wire.codec import decode
@@ -537,6 +537,7 @@ class ManyFollowed:
             self.noted[self.turns] += 1
             return note(*args)
 
+        patch.setattr("ottla.model.time_slice.SLICE_S", 0)  # whoever asks is told that its time is over
         patch.setattr(FetchSession, "look_at", looked)
         patch.setattr(FetchSession, "update_response", noted)
         self._others = asyncio.ensure_future(self._take_turns())
@@ -556,7 +557,7 @@ class ManyFollowed:
         most = max(*self.looked.values(), *self.noted.values())
         self.looked.clear()
         self.noted.clear()
-        return most <= INLINE_PARTITIONS
+        return most <= PIECE_PARTITIONS
 
     def close(self) -> None:
         self._others.cancel()
