@@ -215,7 +215,7 @@ class Elections(RuleBasedStateMachine):
     @rule()
     def elect_preferred(self) -> None:
         request = m.ElectLeadersRequest(election_type=0, topic_partitions=None)
-        self.take(replication_control.elect_leaders(self.life.rules, request))
+        self.take(run_to_end(replication_control.elect_leaders(self.life.rules, request)))
 
     @rule()
     def work_by_itself(self) -> None:

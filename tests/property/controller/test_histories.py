@@ -316,7 +316,7 @@ class Histories:
     def elect(self) -> None:
         unclean = self.flip()
         request = m.ElectLeadersRequest(election_type=int(unclean), topic_partitions=None)
-        result = replication_control.elect_leaders(self.life.rules, request)
+        result = run_to_end(replication_control.elect_leaders(self.life.rules, request))
         self.take(result, asked_for_unclean=unclean)
 
     def work_by_itself(self) -> None:

@@ -6,7 +6,7 @@ written by one or two `pack`s. What is not of that shape is None here and goes t
 `ottla.wire.fast.fetch`; a test holds both ways to the same bytes.
 
 Rules: version 11 is the oldest served here, the last that everything before KIP-482 still speaks. The cache of
-shapes is bounded by the legal lengths of a topic's name. Stateless otherwise.
+shapes is bounded by the size that a common request can have. Stateless otherwise.
 """
 
 from collections.abc import Callable
@@ -21,6 +21,7 @@ TOPIC_ID_VERSION: Final = 13
 REPLICA_STATE_VERSION: Final = 15
 
 MAX_NAME_BYTES: Final = 249  # what a topic's name may have
+MAX_REQUEST_BYTES: Final = 512  # more than a common request can have
 MAX_SHORT_NAME_BYTES: Final = 126  # more need a second byte for their compact length
 TOPIC_ID_BYTES: Final = 16
 
@@ -33,6 +34,7 @@ _Shape: TypeAlias = tuple[Callable[..., tuple[Any, ...]], tuple[bytes, ...]]
 # partitions, and what comes after the partition.
 _CONSUMER = b"\xff\xff\xff\xff"
 _NO_TAGS_FORGOTTEN_RACK = b"\0\0\1\1\0"
+# By version and size; None if no common request has that.
 _SHAPES: dict[tuple[int, int], _Shape | None] = {}
 
 _SIZE_BYTES = 4  # an answer's size does not count itself
@@ -50,13 +52,16 @@ _VARINT_3_END = 0x20_0000
 
 def read_one(buf: Buffer, version: int, offset: int, end: int) -> One | None:
     """The request in buf[offset:end] if it is of the common shape."""
-    key = (version, end - offset)
-    shape = _SHAPES.get(key)
+    size_bytes = end - offset
+    if size_bytes > MAX_REQUEST_BYTES:
+        return None
+    key = (version, size_bytes)
+    try:
+        shape = _SHAPES[key]
+    except KeyError:
+        shape = _SHAPES[key] = _shape(version, size_bytes)
     if shape is None:
-        shape = _shape(*key)
-        if shape is None:
-            return None
-        _SHAPES[key] = shape
+        return None
     unpack, fixed = shape
     if version == OLDEST_VERSION:
         (
