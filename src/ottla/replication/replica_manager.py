@@ -189,6 +189,7 @@ class ReplicaManager:
         replica_id: int,
         wait: bool = True,
         total: int = 0,
+        files: int = 0,
         *,
         replica_epoch: int = -1,
         any_replica: bool = False,
@@ -196,13 +197,13 @@ class ReplicaManager:
     ) -> tuple[list[PartitionRead], int]:
         """Read each partition in turn while the budget lasts; the reads, and `total` with how many bytes they come to.
 
+        `total` bytes in so many `files` have been read for the same answer.
         A follower (`replica_id`) reads from a leader, and so does a consumer unless `any_replica` will do. One for
         whom `preference` knows a better replica is told of it and gets nothing. Without `wait` ColdReadError has what
         must be in memory first, if anything.
         """
         reads: list[PartitionRead] = []
         cold: list[LogSlice] = []
-        files = 0
         for item in wanted:
             try:
                 partition = self._readable(item, any_replica)

@@ -401,7 +401,9 @@ class DelayedFetch:
         self._services.loop.run_in_executor(self._services.executor, warm_up, cold).add_done_callback(again)
         return deferred
 
-    def _look(self, items: Items, wait: bool = True, total: int = 0) -> tuple[list[PartitionRead], int]:
+    def _look(
+        self, items: Items, wait: bool = True, total: int = 0, files: int = 0
+    ) -> tuple[list[PartitionRead], int]:
         """Read these, of which a session hears what happens to them from now on."""
         replicas, session, reader = self._services.replicas, self._context.session, self._reader
         if session is None:
@@ -415,6 +417,7 @@ class DelayedFetch:
             reader.replica_id,
             wait,
             total,
+            files,
             replica_epoch=reader.replica_epoch,
             any_replica=reader.any_replica,
             preference=self._preference,
@@ -633,19 +636,20 @@ class DelayedFetch:
     async def _look_in_slices(self, items: Items) -> tuple[list[PartitionRead], int]:
         """As `_look`, and nobody waits for it longer than for a slice, nor for the disk."""
         reads: list[PartitionRead] = []
-        total = 0
+        total = files = 0
         time_slice = TimeSlice()
         for start in range(0, len(items), PIECE_PARTITIONS):
-            found, total = await self._look_at_piece(items[start : start + PIECE_PARTITIONS], total)
+            found, total = await self._look_at_piece(items[start : start + PIECE_PARTITIONS], total, files)
             self._note_fetch(found)
             reads += found
+            files += sum(read.slice is not None for read in found)
             await time_slice.yield_to_loop()
         return reads, total
 
-    async def _look_at_piece(self, items: Items, total: int) -> tuple[list[PartitionRead], int]:
+    async def _look_at_piece(self, items: Items, total: int, files: int) -> tuple[list[PartitionRead], int]:
         for warmings in range(MAX_WARMINGS + 1):
             try:
-                return self._look(items, wait=warmings == MAX_WARMINGS, total=total)
+                return self._look(items, warmings == MAX_WARMINGS, total, files)
             except ColdReadError as error:
                 await self._services.loop.run_in_executor(self._services.executor, warm_up, error.slices)
         raise AssertionError("the last try waits for the disk")
