@@ -199,6 +199,9 @@ class World:
             "the follower to be unfenced",
             0.1,
         )
+        # Once more: of one that was unfenced a moment ago the controller does not know how far it has read, and no
+        # broker may stop before all the others know who leads in its stead.
+        self._controller.client.ask(BROKER_HEARTBEAT, 1, body)
         for leader in (self.reference, self.subject):
             wait_until(
                 lambda node=leader.node: FOLLOWER in node.known_brokers(), PATIENCE_S, "it to be known", 0.1
