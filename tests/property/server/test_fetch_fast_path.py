@@ -114,7 +114,7 @@ def ask(broker: Broker, sessions: FetchSessionCache, frame: bytes, version: int,
 
 def goes_by_lane(broker: Broker, sessions: FetchSessionCache, frame: bytes, version: int) -> bool:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handler, "decode_fetch", lambda *_: pytest.fail("not by the fast path"))
+        patch.setattr(handler, "_serve", lambda *_: pytest.fail("not by the fast path"))
         try:
             ask(broker, sessions, frame, version, fast=True)
         except pytest.fail.Exception:

@@ -53,8 +53,15 @@ from ottla.server.network.output import Answer, Deferred, Reply
 from ottla.server.registry import handles_raw
 from ottla.storage.log.log import Log
 from ottla.storage.segment.file_records import ColdSliceError, LogSlice, is_cold, warm_up
-from ottla.wire.fast.fetch import TOPIC_ID_VERSION, FetchFast, Wanted, decode_fetch, encode_fetch_response
-from ottla.wire.fast.fetch_one import answer_head, answer_tail, read_one
+from ottla.wire.fast.fetch import (
+    TOPIC_ID_VERSION,
+    FetchFast,
+    Wanted,
+    decode_fetch,
+    encode_fetch_response,
+    fetch_of_one,
+)
+from ottla.wire.fast.fetch_one import One, answer_head, answer_tail, read_one
 from ottla.wire.fast.produce import MAX_PARTITIONS
 from ottla.wire.framing import body_offset, decode_request_header
 from ottla.wire.messages.fetch import FetchRequest
@@ -97,15 +104,18 @@ def fetch(
     """Read what the session wants; answer now if there is enough, else wait for it."""
     check_size(stop - start)
     offset = body_offset(view, start, stop, version >= FLEXIBLE_VERSION)
-    plain = answer_one(services, connection, view, version, correlation_id, offset, stop)
-    if plain is not None:
-        return plain
+    one = read_one(view, version, offset, stop)
+    if one is not None:
+        plain = answer_one(services, connection, one, version, correlation_id)
+        if plain is not None:
+            return plain
     if services.replica_selection.is_on:
         connection.client_id = decode_request_header(view, start, stop)[0].client_id
     if stop - start > INLINE_REQUEST_BYTES:
         frame = memoryview(bytes(view[start:stop]))
         return _fetch_many(services, connection, frame, version, correlation_id, offset - start)
-    return _serve(services, connection, decode_fetch(view, version, offset, stop), version, correlation_id)
+    request = decode_fetch(view, version, offset, stop) if one is None else fetch_of_one(one, version)
+    return _serve(services, connection, request, version, correlation_id)
 
 
 # ---- one partition that has something to read -------------------------------------------------------------------
@@ -114,18 +124,15 @@ def fetch(
 def answer_one(
     services: Services,
     connection: Connection,
-    view: memoryview,
+    one: One,
     version: int,
     correlation_id: int,
-    offset: int,
-    stop: int,
 ) -> Reply | None:
-    """The answer to the request whose body is view[offset:stop], if it is of one partition that has records at hand.
+    """The answer to a request for one partition, if that has records at hand.
 
     Such a request has no rack. A selector that may send its consumer elsewhere is asked in the general way.
     """
-    one = read_one(view, version, offset, stop)
-    if one is None or services.replica_selection.is_for_clients_without_rack:
+    if services.replica_selection.is_for_clients_without_rack:
         return None
     (
         max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,

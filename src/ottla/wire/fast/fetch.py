@@ -25,7 +25,6 @@ from ottla.wire.fast.fetch_one import (
     One,
     answer_head,
     answer_tail,
-    read_one,
 )
 from ottla.wire.fast.produce import DEFAULT_PAIR, MAX_PARTITIONS, Endpoint, TopicKey, put_node_endpoints
 from ottla.wire.primitives import (
@@ -44,7 +43,14 @@ from ottla.wire.primitives import (
     wrong_tag_size,
 )
 
-__all__ = ["TOPIC_ID_VERSION", "FetchFast", "Wanted", "decode_fetch", "encode_fetch_response"]
+__all__ = [
+    "TOPIC_ID_VERSION",
+    "FetchFast",
+    "Wanted",
+    "decode_fetch",
+    "encode_fetch_response",
+    "fetch_of_one",
+]
 
 
 NO_HIGH_WATERMARK = 2**63 - 1
@@ -102,9 +108,6 @@ _PARTITION_V12_BYTES = 33
 
 def decode_fetch(buf: Buffer, version: int, offset: int, end: int) -> FetchFast:
     """Reads the body of a fetch request that lies in buf[offset:end]."""
-    one = read_one(buf, version, offset, end)
-    if one is not None:
-        return _from_one(one, version)
     read = _decode_flexible if version >= FLEXIBLE_VERSION else _decode_old
     try:
         request, p = read(buf, version, offset, end)
@@ -115,7 +118,7 @@ def decode_fetch(buf: Buffer, version: int, offset: int, end: int) -> FetchFast:
     return request
 
 
-def _from_one(one: One, version: int) -> FetchFast:
+def fetch_of_one(one: One, version: int) -> FetchFast:
     """The request for one partition, as everybody else has it."""
     r = _new(FetchFast)
     w = _new(Wanted)
