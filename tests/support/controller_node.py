@@ -15,6 +15,7 @@ from ottla.model.clock import SystemClock
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import NodeId
 from ottla.raft.answers import Asked
+from ottla.security.principal import ANONYMOUS
 from ottla.server.context import ControllerServices
 from ottla.server.network.connection import Listener
 
@@ -78,6 +79,7 @@ class ControllerNode:
         return SimpleNamespace(
             host=SimpleNamespace(kind=kind, listener_name=name),
             peer=("10.0.0.9", 4711),
+            principal=ANONYMOUS,
             client_id="broker-2",
             frame_decoded=lambda: None,
             only_answers=lambda: None,

@@ -16,6 +16,7 @@ from ottla.model.ids import NodeId, TopicPartition, Uuid
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.replication.replica_selector import ReplicaSelection
+from ottla.security.principal import ANONYMOUS
 from ottla.server.fetch_sessions import FetchSessionCache
 from ottla.server.handlers import fetch as handler
 from ottla.server.network.output import Deferred, Reply
@@ -120,6 +121,7 @@ def connection() -> Any:
         host=SimpleNamespace(listener_name="PLAINTEXT"),
         client_id="client",
         peer=("127.0.0.1", 9),
+        principal=ANONYMOUS,
         name="a test's connection",
         fail=failed,
         only_answers=lambda: None,

@@ -12,6 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 from ottla.metadata.records import MetadataRecord
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.time_slice import Steps
+from ottla.security.principal import KafkaPrincipal
 
 T = TypeVar("T")
 
@@ -51,8 +52,8 @@ class RequestContext(NamedTuple):
     api_version: int
     # Has a broker checked the request already? Users may also talk to a controller directly.
     forwarded: bool = True
-    # Who asks, as the principal builder writes it; None: a broker in its own name.
-    principal: bytes | None = None
+    # Who asks; None: a broker in its own name.
+    principal: KafkaPrincipal | None = None
     client_id: str | None = None
     # Where it came from: 4 or 16 bytes.
     client_address: bytes = b""

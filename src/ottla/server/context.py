@@ -12,10 +12,10 @@ from ottla.controller.result import RequestContext
 from ottla.model.clock import Clock
 from ottla.model.ids import NodeId
 from ottla.raft.answers import Asked
+from ottla.security.principal import KafkaPrincipal, address_bytes
 from ottla.server.limits import ElementBudget
 from ottla.server.metadata_encoding import TopicEncoder
 from ottla.server.network.connection import Connection, Listener
-from ottla.server.principal import ANONYMOUS, address_bytes
 from ottla.server.topic_creation import AutoTopicCreationManager, StreamsInternalTopics
 
 if TYPE_CHECKING:
@@ -108,9 +108,9 @@ class Services(ControllerServices):
 
 
 class Sender(NamedTuple):
-    """Who sent a request that a broker has forwarded: not whose connection it came by."""
+    """Who sent a request, and from where: if a broker has forwarded it, not whose connection it came by."""
 
-    principal: bytes
+    principal: KafkaPrincipal
     address: bytes
 
 
@@ -146,8 +146,8 @@ class Context:
 
     @property
     def sender(self) -> Sender:
-        """Who asks: nobody proves yet who it is."""
-        return self.forwarded_for or Sender(ANONYMOUS, address_bytes(self.connection.peer[0]))
+        """Who asks."""
+        return self.forwarded_for or Sender(self.connection.principal, address_bytes(self.connection.peer[0]))
 
     @property
     def controller(self) -> ControllerDecisions:

@@ -32,6 +32,7 @@ from ottla.net.connection import ApiRanges
 from ottla.net.errors import UnsupportedVersion
 from ottla.net.peers import Backoff, Node
 from ottla.raft.answers import Asked
+from ottla.security.principal import KafkaPrincipal, write_principal
 from ottla.server.context import LocalController, Quorum
 from ottla.server.errors import CloseConnection
 from ottla.wire.codec import decode
@@ -293,14 +294,19 @@ class RemoteController:
             return cast(T, refusal(request, context.api_version, error.code, error.message))
 
     async def _forward(
-        self, request: Any, context: RequestContext, principal: bytes, response: type[T], timeout_ms: float
+        self,
+        request: Any,
+        context: RequestContext,
+        principal: KafkaPrincipal,
+        response: type[T],
+        timeout_ms: float,
     ) -> T:
         correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
         encode = partial(request_frame, request, context.api_version, correlation_id, context.client_id)
         frame = await self._in_thread(encode) if context.is_large else encode()
         envelope = EnvelopeRequest(
             request_data=bytes(memoryview(frame)[SIZE_BYTES:]),
-            request_principal=principal,
+            request_principal=write_principal(principal),
             client_host_address=context.client_address,
         )
         sealed: EnvelopeResponse = await self._forwarding.ask(envelope, timeout_ms)

@@ -16,8 +16,8 @@ from ottla.controller.controller import Controller
 from ottla.controller.refusals import refusal
 from ottla.controller.result import RequestContext
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.security.principal import ANONYMOUS
 from ottla.server.handlers import controller as handlers
-from ottla.server.principal import ANONYMOUS
 from ottla.server.registry import ADVERTISED
 from ottla.testing import Broker
 from ottla.wire.messages.admin.configs import (

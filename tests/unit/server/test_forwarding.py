@@ -26,6 +26,7 @@ from ottla.model.pending import Pending
 from ottla.net.connection import ApiRanges
 from ottla.net.errors import ConnectionLost, UnsupportedVersion
 from ottla.net.peers import Node
+from ottla.security.principal import ANONYMOUS, write_principal
 from ottla.server.errors import CloseConnection
 from ottla.server.forwarding import (
     MAX_IN_FLIGHT,
@@ -34,7 +35,6 @@ from ottla.server.forwarding import (
     ChannelSettings,
     RemoteController,
 )
-from ottla.server.principal import ANONYMOUS
 from ottla.server.registry import ADVERTISED
 from ottla.wire.codec import decode
 from ottla.wire.framing import RequestHeader, decode_request_header, encode_response
@@ -152,7 +152,7 @@ def test_a_request_goes_in_the_clients_version_and_name() -> None:
             assert [topic.name for topic in answer.topics] == ["a", "b"]
             to, envelope, at_most = world.asked[-1]
             assert (to, at_most) == (ONE, None)
-            assert envelope.request_principal == ANONYMOUS
+            assert envelope.request_principal == write_principal(ANONYMOUS)
             assert envelope.client_host_address == b"\x7f\0\0\1"
             header, request = inside(envelope)
             assert (header.api_version, header.client_id) == (version, "client-1")

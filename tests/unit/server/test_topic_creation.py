@@ -11,6 +11,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.controller.result import RequestContext
 from ottla.coordinator.group.streams.topology import ConfiguredInternalTopic
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.security.principal import KafkaPrincipal
 from ottla.server import topic_creation
 from ottla.server.topic_creation import (
     GROUP_METADATA,
@@ -130,8 +131,9 @@ def test_what_is_remembered_is_bounded() -> None:
 
 # --- topics that clients and coordinators need, when the controller runs on another node
 
+ALICE = KafkaPrincipal("User", "alice")
 CLIENT = RequestContext(
-    12, principal=b"alice", client_id="app", client_address=b"\x0a\0\0\1", deadline_ms=1.0, is_large=True
+    12, principal=ALICE, client_id="app", client_address=b"\x0a\0\0\1", deadline_ms=1.0, is_large=True
 )
 
 
@@ -224,6 +226,6 @@ def test_topics_of_a_streams_application_are_made_in_its_members_name() -> None:
         made.create(topics("c"), RETRY_MS, 0)
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.gather(*others)
-        assert [(context.api_version, context.principal) for context in asked] == [(7, b"alice"), (7, None)]
+        assert [(context.api_version, context.principal) for context in asked] == [(7, ALICE), (7, None)]
 
     asyncio.run(run())

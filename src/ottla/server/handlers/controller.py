@@ -12,13 +12,13 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.model.tasks import spawn
 from ottla.raft.answers import Asked
+from ottla.security.principal import ADDRESS_SIZES, read_principal
 from ottla.server.context import Context, Sender
 from ottla.server.dispatch import NotController, respond_forwarded
 from ottla.server.forwarding import FORWARDABLE
 from ottla.server.limits import MAX_DECIDED_ELEMENTS
 from ottla.server.network.connection import Listener
 from ottla.server.network.output import Reply
-from ottla.server.principal import ADDRESS_SIZES, read_principal
 from ottla.server.registry import Route, handles, routes
 from ottla.wire.framing import decode_request_header
 from ottla.wire.messages.admin.cluster import (
@@ -298,10 +298,10 @@ async def _serve_forwarded(ctx: Context, request: EnvelopeRequest, answer: Pendi
 
 
 async def _reply_to_forwarded(ctx: Context, request: EnvelopeRequest) -> Reply | None:
-    read_principal(request.request_principal)
+    principal = read_principal(request.request_principal)
     if len(request.client_host_address) not in ADDRESS_SIZES:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Failed to parse client address from envelope")
-    sender = Sender(request.request_principal or b"", request.client_host_address)
+    sender = Sender(principal, request.client_host_address)
     frame = memoryview(request.request_data)
     route = _route(frame)
     try:

@@ -354,7 +354,7 @@ class DelayedFetch:
             self._reader.rack_id,
             connection.client_id,
             connection.peer[0],
-            "User:ANONYMOUS",  # nobody proves yet who it is
+            str(connection.principal),
             connection.host.listener_name,
         )
         selection = self._services.replica_selection

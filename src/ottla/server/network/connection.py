@@ -38,6 +38,7 @@ from typing import Any, Final, Protocol, cast
 from ottla.model.errors import KafkaError
 from ottla.model.tasks import guarded, report, spawn
 from ottla.model.time_slice import PacedCalls
+from ottla.security.principal import ANONYMOUS, KafkaPrincipal
 from ottla.server.network.frame_pool import FramePool, Lease
 from ottla.server.network.output import (
     Answer,
@@ -164,6 +165,7 @@ class Connection(asyncio.BufferedProtocol):
         self.host = host
         self.peer: tuple[str, int] = ("", 0)
         self.client_id: str | None = None
+        self.principal: KafkaPrincipal = ANONYMOUS
         self.last_active = host.monotonic()
         self._transport: asyncio.Transport | None = None
         self._output: Output | None = None

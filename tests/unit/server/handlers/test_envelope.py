@@ -10,11 +10,17 @@ from tests.support.controller_requests import CREATE_TOPICS, DESCRIBE_QUORUM, FO
 
 from ottla.controller.refusals import refusal
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.security.principal import (
+    ANONYMOUS,
+    KafkaPrincipal,
+    address_bytes,
+    read_principal,
+    write_principal,
+)
 from ottla.server import handlers
 from ottla.server.context import Context
 from ottla.server.forwarding import FORWARDABLE
 from ottla.server.handlers.controller import create_topics, envelope, quorum
-from ottla.server.principal import ANONYMOUS, address_bytes, read_principal, write_principal
 from ottla.server.registry import ADVERTISED
 from ottla.wire.codec import decode, encode
 from ottla.wire.framing import RequestHeader, decode_response_header, request_frame
@@ -23,20 +29,19 @@ from ottla.wire.messages.nodes.envelope import DefaultPrincipalData, EnvelopeReq
 from ottla.wire.messages.nodes.raft import VoteRequest
 from ottla.wire.registry import APIS, response_class
 
-PRINCIPAL = DefaultPrincipalData(type="User", name="alice", token_authenticated=True)
-ALICE = write_principal("User", "alice", token_authenticated=True)
+ALICE = KafkaPrincipal("User", "alice", token_authenticated=True)
+PRINCIPAL = encode(DefaultPrincipalData(type="User", name="alice", token_authenticated=True), 0)
 ADDRESS = b"\x0a\0\0\1"
 
 
 def test_a_principal_has_its_version_before_it() -> None:
-    assert read_principal(b"\x00\x00" + encode(PRINCIPAL, 0)) == PRINCIPAL
-    assert read_principal(ALICE) == PRINCIPAL
-    anonymous = read_principal(ANONYMOUS)
-    assert (anonymous.type, anonymous.name) == ("User", "ANONYMOUS")
+    assert read_principal(b"\x00\x00" + PRINCIPAL) == ALICE
+    assert write_principal(ALICE) == b"\x00\x00" + PRINCIPAL
+    assert str(read_principal(write_principal(ANONYMOUS))) == "User:ANONYMOUS"
 
 
 @pytest.mark.parametrize(
-    "data", [None, b"", b"\x00", b"\x00\x01" + encode(PRINCIPAL, 0), b"\xff\xff", b"\x00\x00\x05Us"]
+    "data", [None, b"", b"\x00", b"\x00\x01" + PRINCIPAL, b"\xff\xff", b"\x00\x00\x05Us"]
 )
 def test_what_is_no_principal(data: bytes | None) -> None:
     with pytest.raises(KafkaError) as refused:
@@ -83,7 +88,10 @@ def inner(request: Any, version: int, client_id: str | None = "alices-tool") -> 
 
 
 async def forward(
-    node: ControllerNode, data: bytes, principal: bytes | None = ALICE, address: bytes = ADDRESS
+    node: ControllerNode,
+    data: bytes,
+    principal: bytes | None = write_principal(ALICE),
+    address: bytes = ADDRESS,
 ) -> bytes:
     ctx = Context(node.services, node.connection(), RequestHeader(58, 0, 1, "broker-2"), 0)
     answer = await envelope(
@@ -131,7 +139,9 @@ def test_the_brokers_connection_stays_the_brokers() -> None:
             CreateTopicsRequest(topics=CREATE_TOPICS.topics * 5_000, timeout_ms=1),
         ):
             sent = EnvelopeRequest(
-                request_data=inner(request, 7), request_principal=ALICE, client_host_address=ADDRESS
+                request_data=inner(request, 7),
+                request_principal=write_principal(ALICE),
+                client_host_address=ADDRESS,
             )
             await envelope(ctx, sent)
             assert connection.client_id == "broker-2"

@@ -1,11 +1,11 @@
-"""Who asks, as brokers tell controllers (Kafka's KafkaPrincipalSerde): a version, then the message.
+"""KafkaPrincipal, who asks; how brokers tell controllers (KafkaPrincipalSerde): a version, then the message.
 
 Rules: what another node wrote is read with suspicion. Stateless.
 """
 
 import struct
 from ipaddress import IPv6Address, ip_address
-from typing import Final
+from typing import Final, NamedTuple
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.codec import decode, encode
@@ -13,6 +13,7 @@ from ottla.wire.messages.nodes.envelope import DefaultPrincipalData
 from ottla.wire.primitives import WireError
 from ottla.wire.schema import schema_of
 
+USER: Final = "User"
 # The version that principals are written in.
 VERSION: Final = 0
 # An IPv4 or IPv6 address.
@@ -20,24 +21,36 @@ ADDRESS_SIZES: Final = (4, 16)
 _SHORT = struct.Struct(">h")
 
 
-def write_principal(kind: str, name: str, *, token_authenticated: bool = False) -> bytes:
-    data = DefaultPrincipalData(type=kind, name=name, token_authenticated=token_authenticated)
-    return _SHORT.pack(VERSION) + encode(data, VERSION)
+class KafkaPrincipal(NamedTuple):
+    """Somebody, as rules name them: User:alice."""
+
+    type: str
+    name: str
+    # By a delegation token, with which no other token may be had; it is the same user all the same.
+    token_authenticated: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.name}"
 
 
-def read_principal(data: bytes | None) -> DefaultPrincipalData:
+# Whoever comes by a listener without authentication.
+ANONYMOUS: Final = KafkaPrincipal(USER, "ANONYMOUS")
+
+
+def write_principal(principal: KafkaPrincipal) -> bytes:
+    return _SHORT.pack(VERSION) + encode(DefaultPrincipalData(**principal._asdict()), VERSION)
+
+
+def read_principal(data: bytes | None) -> KafkaPrincipal:
     """KafkaError if nobody can be read from it."""
     try:
         (version,) = _SHORT.unpack_from(data or b"")
         if version in schema_of(DefaultPrincipalData).versions:
-            return decode(DefaultPrincipalData, data or b"", version, _SHORT.size)[0]
+            found = decode(DefaultPrincipalData, data or b"", version, _SHORT.size)[0]
+            return KafkaPrincipal(found.type, found.name, found.token_authenticated)
     except (struct.error, WireError) as error:
         raise KafkaError(ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, str(error)) from None
     raise KafkaError(ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, f"Invalid principal data version {version}")
-
-
-# Whoever comes by a listener without authentication.
-ANONYMOUS: Final = write_principal("User", "ANONYMOUS")
 
 
 def address_bytes(host: str) -> bytes:
