@@ -27,7 +27,6 @@ Owner: the broker's event loop.
 import asyncio
 import logging
 import socket
-import ssl
 import struct
 from asyncio import CancelledError
 from collections import deque
@@ -46,7 +45,6 @@ from ottla.server.network.output import (
     Output,
     Reply,
     SocketOutput,
-    TransportOutput,
     memory_bytes,
 )
 
@@ -69,6 +67,9 @@ MAX_READY_BYTES = 1024 * 1024
 UNSENT_BYTES = 256 * 1024
 # The smallest request: api key, version, correlation id, and a null client id.
 MIN_FRAME_BYTES = 8
+
+# How a TLS client begins to speak: a record of its handshake, in whatever version.
+TLS_HANDSHAKE = 0x1603
 
 _SIZE = struct.Struct(">i")
 _NOTHING = memoryview(b"")
@@ -167,6 +168,8 @@ class Connection(asyncio.BufferedProtocol):
         self.client_id: str | None = None
         self.principal: KafkaPrincipal = ANONYMOUS
         self.last_active = host.monotonic()
+        # When it is closed if it has not proved by then who it is.
+        self.must_be_ready_by = float("inf")
         self._transport: asyncio.Transport | None = None
         self._output: Output | None = None
         self._lease: Lease | None = None  # of the frame being gathered, size prefix included
@@ -208,15 +211,11 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
             return
         try:
-            self._output = self._make_output(transport)
+            self._output = self._make_output(transport.get_extra_info("socket"))
         except OSError as error:  # no descriptor is left for it
             self.close(f"cannot be served: {error}")
 
-    def _make_output(self, transport: asyncio.Transport) -> Output:
-        tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
-        sock: socket.socket | None = transport.get_extra_info("socket")
-        if tls is not None or sock is None:
-            return TransportOutput(transport)
+    def _make_output(self, sock: socket.socket) -> Output:
         return SocketOutput(self.host.loop, sock, self._drained, self._send_failed)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -421,10 +420,15 @@ class Connection(asyncio.BufferedProtocol):
     def _legal(self, size: int) -> bool:
         if MIN_FRAME_BYTES <= size <= self.host.max_frame_bytes:
             return True
-        self.close(
-            f"frame of {size} bytes, allowed are {MIN_FRAME_BYTES} to {self.host.max_frame_bytes} "
-            "(socket.request.max.bytes); is this a Kafka client, and is the security protocol right?"
-        )
+        if size >> 16 == TLS_HANDSHAKE:
+            self.close(
+                "it speaks TLS, and this listener does not: its security.protocol is to be another one"
+            )
+        else:
+            self.close(
+                f"frame of {size} bytes, allowed are {MIN_FRAME_BYTES} to {self.host.max_frame_bytes} "
+                "(socket.request.max.bytes); is this a Kafka client, and is the security protocol right?"
+            )
         return False
 
     def _keep_rest(self, view: memoryview, start: int, stop: int) -> None:
@@ -652,15 +656,6 @@ class Connection(asyncio.BufferedProtocol):
         self._lose()
         if self._transport is not None:
             self._transport.abort()
-
-    def pause_writing(self) -> None:
-        if isinstance(self._output, TransportOutput):
-            self._output.blocked = True
-
-    def resume_writing(self) -> None:
-        if isinstance(self._output, TransportOutput):
-            self._output.blocked = False
-            self._drained()
 
     def _pause_reading(self) -> None:
         if not self._reading_paused and self._transport is not None and not (self._closing or self._lost):

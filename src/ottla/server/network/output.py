@@ -6,7 +6,7 @@ coroutine. Sending never blocks.
 A plain socket is written through a duplicate of its descriptor, by our own calls: that way `sendfile` and
 ordinary bytes share one queue, answers of one read are gathered in one `writev`, and nothing has to wait for a
 transport to drain. (The event loop refuses a second writer on a transport's own descriptor; on a copy it does
-not.) TLS, and systems without `sendfile`, take the transport and read the slices into memory.
+not.) TLS has an Output of its own (see tls.py).
 
 Owner: one Output per connection, on the broker's loop.
 """
@@ -37,7 +37,7 @@ class Slice(Protocol):
     def read(self) -> bytes: ...
 
 
-_IN_MEMORY = (bytes, bytearray, memoryview)
+IN_MEMORY = (bytes, bytearray, memoryview)
 _FRAME = (bytes, bytearray)
 Chunk = bytes | Slice
 Reply = bytes | bytearray | list[Chunk]
@@ -105,6 +105,9 @@ class Output(Protocol):
 class SocketOutput:
     """Writes a plain socket: gathered writes for bytes, sendfile for large slices."""
 
+    # Smaller slices are read whole.
+    _sendfile_min_bytes = SENDFILE_MIN_BYTES
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -114,7 +117,7 @@ class SocketOutput:
     ) -> None:
         self._loop = loop
         self._fd = os.dup(sock.fileno())
-        self._queue: deque[bytes | bytearray | memoryview | Slice | _Sending] = deque()
+        self._queue: deque[bytes | bytearray | memoryview | Slice | Sending] = deque()
         self._on_drained = on_drained
         self._on_error = on_error
         self.blocked = False
@@ -132,10 +135,10 @@ class SocketOutput:
                 if chunk:  # what follows the last slice may be nothing
                     self._queue.append(chunk)
                     self.unsent_bytes += len(chunk)
-            elif chunk.length < SENDFILE_MIN_BYTES:
+            elif chunk.length < self._sendfile_min_bytes:
                 self._queue.append(chunk)
             else:
-                self._queue.append(_Sending(chunk))
+                self._queue.append(Sending(chunk))
 
     def flush(self) -> None:
         """Send what the socket takes now; the rest goes when it is writable again."""
@@ -182,10 +185,10 @@ class SocketOutput:
         try:
             while queue:
                 head = queue[0]
-                if isinstance(head, _Sending):
+                if isinstance(head, Sending):
                     head.send(self._fd)
                     queue.popleft()
-                elif isinstance(head, _IN_MEMORY) and (len(queue) == 1 or isinstance(queue[1], _Sending)):
+                elif isinstance(head, IN_MEMORY) and (len(queue) == 1 or isinstance(queue[1], Sending)):
                     sent = os.write(self._fd, head)
                     if sent == len(head):
                         queue.popleft()
@@ -204,9 +207,9 @@ class SocketOutput:
         batch: list[bytes | bytearray | memoryview] = []
         size = 0
         for chunk in queue:
-            if isinstance(chunk, _Sending) or len(batch) == MAX_IOVECS or size >= MAX_GATHERED_BYTES:
+            if isinstance(chunk, Sending) or len(batch) == MAX_IOVECS or size >= MAX_GATHERED_BYTES:
                 break
-            data = chunk if isinstance(chunk, _IN_MEMORY) else _read_whole(chunk)
+            data = chunk if isinstance(chunk, IN_MEMORY) else _read_whole(chunk)
             batch.append(data)
             size += len(data)
         sent = os.writev(self._fd, batch)
@@ -234,7 +237,7 @@ def _ended_early(missing_bytes: int) -> OSError:
     return ConnectionAbortedError(f"log file ended {missing_bytes} bytes early")
 
 
-class _Sending:
+class Sending:
     """A slice on its way out, and how far it got."""
 
     __slots__ = ("end", "position", "slice")
@@ -252,30 +255,11 @@ class _Sending:
                 raise _ended_early(self.end - self.position)
             self.position += sent
 
-
-class TransportOutput:
-    """Writes through the transport (TLS); slices are read into memory piece by piece."""
-
-    def __init__(self, transport: asyncio.WriteTransport) -> None:
-        self._transport = transport
-        self._closed = False
-        self.blocked = False
-        self.unsent_bytes = 0  # the transport counts for itself and calls pause_writing
-
-    def write(self, reply: Reply) -> None:
-        if self._closed:
-            return
-        if isinstance(reply, _FRAME):
-            self._transport.write(reply)
-            return
-        for chunk in reply:
-            if isinstance(chunk, bytes):
-                self._transport.write(chunk)
-            else:
-                self._transport.write(chunk.read())
-
-    def flush(self) -> None:
-        """The transport sends by itself."""
-
-    def close(self) -> None:
-        self._closed = True
+    def read(self, size: int) -> bytes:
+        """So many bytes of it, or what is left; the position moves on."""
+        wanted = min(size, self.end - self.position)
+        data = os.pread(self.slice.fd, wanted, self.position)
+        if len(data) < wanted:
+            raise _ended_early(self.end - self.position - len(data))
+        self.position += wanted
+        return data

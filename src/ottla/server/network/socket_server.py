@@ -11,7 +11,6 @@ import errno
 import logging
 import os
 import socket
-import ssl
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ from ottla.server.network.connection import (
 )
 from ottla.server.network.frame_pool import GIANT_BUDGET_BYTES, ORDINARY_BUDGET_BYTES, FramePool
 from ottla.server.network.output import Answer
+from ottla.server.network.tls import SEALED_BUFFER_BYTES, Handshakes, TlsConnection, TlsIdentity
 from ottla.storage.files import open_files
 
 log = logging.getLogger("ottla.server")
@@ -172,7 +172,9 @@ class Connections:
         idle_limit_s = self.limits.max_idle_ms / 1000
         for connection in list(self._open):
             silent_s = now - connection.last_active
-            if connection.mid_frame and silent_s > FRAME_STALL_S:
+            if now > connection.must_be_ready_by:
+                connection.close("it took too long to say who it is")
+            elif connection.mid_frame and silent_s > FRAME_STALL_S:
                 connection.close(f"no progress within a frame for {silent_s:.0f} s")
             elif connection.is_idle and silent_s > idle_limit_s:
                 connection.close(f"idle for {silent_s:.0f} s (connections.max.idle.ms)")
@@ -229,7 +231,6 @@ class Acceptor:
         self._connections = connections
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
-        self._tls: ssl.SSLContext | None = None
         self._backlog = BACKLOG
         self.address: tuple[str, int] = ("", 0)
 
@@ -237,7 +238,6 @@ class Acceptor:
         self,
         host: str,
         port: int,
-        tls: ssl.SSLContext | None = None,
         *,
         backlog: int = BACKLOG,
         options: Mapping[int, int] | None = None,
@@ -246,7 +246,7 @@ class Acceptor:
 
         `options` are SOL_SOCKET options of the listening sockets, which accepted ones inherit.
         """
-        self._tls, self._backlog = tls, backlog
+        self._backlog = backlog
         found = await self.loop.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
@@ -278,11 +278,12 @@ class Acceptor:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             # Here and not by the loop: uvloop keeps it to itself if that fails.
             listening.listen(self._backlog)
-            server = await self.loop.create_server(
-                lambda: Connection(self), sock=listening, ssl=self._tls, backlog=self._backlog
-            )
+            server = await self.loop.create_server(self._accept, sock=listening, backlog=self._backlog)
             self._servers.append(server)
             self._sockets.remove(listening)
+
+    def _accept(self) -> Connection:
+        return Connection(self)
 
     def stop(self) -> None:
         for server in self._servers:
@@ -317,6 +318,37 @@ def _bind_alone(listening: socket.socket, address: Any) -> None:
 def shared_buffer() -> memoryview:
     """The read buffer that all connections of one loop share."""
     return memoryview(bytearray(SHARED_BUFFER_BYTES))
+
+
+def sealed_buffer() -> memoryview:
+    """The same for what is still to be decrypted."""
+    return memoryview(bytearray(SEALED_BUFFER_BYTES))
+
+
+class TlsAcceptor(Acceptor):
+    """One listening socket with TLS."""
+
+    def __init__(
+        self,
+        listener_name: str,
+        kind: Listener,
+        dispatch: Dispatch,
+        connections: Connections,
+        shared: memoryview,
+        max_frame_bytes: int,
+        monotonic: Callable[[], float],
+        *,
+        identity: TlsIdentity,
+        handshakes: Handshakes,
+        sealed: memoryview,
+    ) -> None:
+        super().__init__(listener_name, kind, dispatch, connections, shared, max_frame_bytes, monotonic)
+        self.identity = identity
+        self.handshakes = handshakes
+        self.sealed = sealed
+
+    def _accept(self) -> Connection:
+        return TlsConnection(self)
 
 
 class SocketServer:

@@ -1,22 +1,37 @@
-"""A connection: frames in any pieces, answers in order, memory bounded, garbage refused."""
+"""A connection, plain or with TLS: frames in any pieces, answers in order, memory bounded, garbage refused."""
 
 import asyncio
 import errno
+import hashlib
 import logging
 import socket
+import ssl
 import struct
+import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
+from tests.support.certificates import Authority, Identity
 
+from ottla.security.principal import KafkaPrincipal
 from ottla.server.network import socket_server
 from ottla.server.network.connection import Listener
 from ottla.server.network.frame_pool import LARGEST_STEP_BYTES, FramePool
 from ottla.server.network.output import Answer, Deferred
-from ottla.server.network.socket_server import Acceptor, ConnectionLimits, Connections, shared_buffer
+from ottla.server.network.socket_server import (
+    Acceptor,
+    ConnectionLimits,
+    Connections,
+    TlsAcceptor,
+    sealed_buffer,
+    shared_buffer,
+)
+from ottla.server.network.tls import Handshakes
 
 Handler = Callable[[bytes], Answer]
 
@@ -42,7 +57,8 @@ class Server:
     ) -> None:
         loop = asyncio.get_running_loop()
         self.connections = Connections(limits, pool, loop.time)
-        self.host = Acceptor(
+        make = partial(TlsAcceptor, **tls_parts(loop)) if SECURITY["tls"] else Acceptor
+        self.host = make(
             "TEST",
             Listener.BROKER,
             lambda connection, view, start, stop: handler(bytes(view[start:stop])),
@@ -53,7 +69,35 @@ class Server:
         )
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection(*self.host.address)
+        if not SECURITY["tls"]:
+            return await asyncio.open_connection(*self.host.address)
+        authority, _ = authority_and_server()
+        return await asyncio.open_connection(*self.host.address, ssl=authority.client_context())
+
+
+class FixedIdentity:
+    """A listener whose certificate stays the same."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.context = context
+
+    def principal_of(self, certificate: bytes) -> KafkaPrincipal:
+        return KafkaPrincipal("User", hashlib.sha256(certificate).hexdigest())
+
+
+@cache
+def authority_and_server() -> tuple[Authority, Identity]:
+    authority = Authority(Path(tempfile.mkdtemp(prefix="ottla-tls-")))
+    return authority, authority.issue()
+
+
+def tls_parts(loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
+    authority, identity = authority_and_server()
+    return {
+        "identity": FixedIdentity(authority.server_context(identity)),
+        "handshakes": Handshakes(loop),
+        "sealed": sealed_buffer(),
+    }
 
 
 @asynccontextmanager
@@ -81,12 +125,25 @@ def loop_kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(LOOP, "factory", factory)
 
 
+@pytest.fixture(autouse=True, params=["plain", "tls"])
+def security(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every scenario with TLS and without: nothing of it is different for a client."""
+    monkeypatch.setitem(SECURITY, "tls", request.param == "tls")
+
+
 LOOP: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {}
+SECURITY: dict[str, bool] = {}
 
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:
     with asyncio.Runner(loop_factory=LOOP["factory"]) as runner:
         runner.run(asyncio.wait_for(coroutine, 20))
+
+
+async def first_byte(server: Server) -> bytes:
+    """Of an answer to nothing."""
+    reader, _ = await server.connect()
+    return await reader.readexactly(1)
 
 
 def echo(body: bytes) -> bytes:
@@ -367,10 +424,8 @@ def test_limits_in_all_and_per_address() -> None:
             reader, writer = await server.connect()
             writer.write(frame(request(1)))
             assert await read_answer(reader) == request(1)
-            refused, refused_writer = await server.connect()
-            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
-                await refused.readexactly(1)
-            refused_writer.close()
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await first_byte(server)
             writer.write(frame(request(2)))
             assert await read_answer(reader) == request(2)
             writer.close()
@@ -444,13 +499,15 @@ def test_a_flood_of_requests_takes_turns_with_other_clients() -> None:
             server.host.monotonic = lambda: clock
             flood_reader, flood = await server.connect()
             reader, writer = await server.connect()
+            writer.write(frame(request(999)))
+            await read_answer(reader)  # it is all set up
             flood.write(b"".join(frame(request(number)) for number in range(500)))
             writer.write(frame(request(1000)))
             await read_answer(reader)
             assert len(served) < 250
             for number in range(500):
                 assert int.from_bytes((await read_answer(flood_reader))[:4], "big") == number
-            assert sorted(served) == [*range(500), 1000]
+            assert sorted(served) == [*range(500), 999, 1000]
             flood.close()
             writer.close()
 

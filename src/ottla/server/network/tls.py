@@ -1,0 +1,304 @@
+"""A connection over TLS: the same Connection, with ssl.SSLObject between it and its socket.
+
+Everything a plain connection has holds here too: limits are counted before the handshake, bytes are read into one
+buffer that all connections share, frames are served in place from where they were decrypted to, and what the connection
+may not serve yet is not decrypted. What is left of a read stays as it came, at most one buffer of it.
+
+Handshakes. Their arithmetic is done in threads; a connection is not read meanwhile. One that is not through in time is
+closed (Connections.reap), and so is one that comes when too many wait for a thread: those who are connected are served.
+
+Answers. Small ones that leave together are one record. Slices of files are read and encrypted piece by piece, as the
+socket takes them: a peer that does not read holds one piece in our memory.
+
+Owner: the broker's event loop; during a step of the handshake the thread that makes it.
+"""
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Final, Protocol
+
+from ottla.model.tasks import guarded
+from ottla.security.principal import ANONYMOUS, KafkaPrincipal
+from ottla.server.network.connection import Connection, Host
+from ottla.server.network.output import IN_MEMORY, Output, Sending, SocketOutput
+
+# What is read at once, of all connections: some records of 16 KB.
+SEALED_BUFFER_BYTES: Final = 128 * 1024
+# What is encrypted at once, and so what a peer that does not read holds: four records.
+PIECE_BYTES: Final = 64 * 1024
+# How long a handshake may take, and so for how long a connection without one is kept.
+HANDSHAKE_S: Final = 10.0
+# Whoever comes when so many steps wait for a thread is refused: they would be late.
+MAX_WAITING_STEPS: Final = 2_000
+HANDSHAKE_THREADS: Final = 2
+
+# How a TLS record of a handshake begins.
+_HANDSHAKE_RECORD: Final = 0x16
+# How others begin to speak, where that should be.
+_OTHERS: Final = {
+    b"\x00": "it does not speak TLS: is its security.protocol PLAINTEXT or SASL_PLAINTEXT?",
+    b"GET ": "it speaks HTTP",
+    b"POST": "it speaks HTTP",
+    b"HEAD": "it speaks HTTP",
+    b"PRI ": "it speaks HTTP",
+}
+
+
+class TlsIdentity(Protocol):
+    """What a listener with TLS is: its certificate, and whom it takes a client for. May be another one any time."""
+
+    @property
+    def context(self) -> ssl.SSLContext: ...
+
+    def principal_of(self, certificate: bytes) -> KafkaPrincipal:
+        """Whose certificate (DER) it is."""
+
+
+class Handshakes:
+    """The threads in which handshakes are made; a node has one for all of its listeners."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._threads = ThreadPoolExecutor(HANDSHAKE_THREADS, "tls-handshake")
+        self._waiting = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._waiting >= MAX_WAITING_STEPS
+
+    def step(self, tls: ssl.SSLObject, then: Callable[[Exception | None], None]) -> None:
+        """Make what can be made of a handshake with what has come; `then` is called on the loop."""
+        self._waiting += 1
+        self._threads.submit(self._make, tls, then)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _make(self, tls: ssl.SSLObject, then: Callable[[Exception | None], None]) -> None:
+        failed: Exception | None = None
+        try:
+            tls.do_handshake()
+        except Exception as error:  # noqa: BLE001 - told to whose handshake it is, which ends that connection
+            failed = error
+        with suppress(RuntimeError):  # the loop is closed: the node has stopped
+            self._loop.call_soon_threadsafe(self._made, failed, then)
+
+    def _made(self, failed: Exception | None, then: Callable[[Exception | None], None]) -> None:
+        self._waiting -= 1
+        then(failed)
+
+
+class TlsHost(Host, Protocol):
+    """What a connection over TLS needs of the listener that accepted it, on top."""
+
+    sealed: memoryview
+    identity: TlsIdentity
+    handshakes: Handshakes
+
+
+class TlsConnection(Connection):
+    """The protocol object of one accepted socket of a listener with TLS."""
+
+    host: TlsHost
+
+    def __init__(self, host: TlsHost) -> None:
+        super().__init__(host)
+        self._received = ssl.MemoryBIO()
+        self._sealed = ssl.MemoryBIO()
+        self._tls = host.identity.context.wrap_bio(self._received, self._sealed, server_side=True)
+        self._identity = host.identity
+        self._has_begun = False  # the client's first bytes are here
+        self._is_established = False
+        self._is_shaking_hands = False  # in a thread
+        self.must_be_ready_by = self.last_active + HANDSHAKE_S
+
+    # ---- life ---------------------------------------------------------------------------------------------
+
+    def _make_output(self, sock: socket.socket) -> Output:
+        if self.host.handshakes.is_full:
+            self.close("too many TLS handshakes wait")
+        return TlsOutput(self.host.loop, sock, self._tls, self._sealed, self._drained, self._send_failed)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._is_established:
+            self._decrypt()
+        super().connection_lost(exc)
+
+    def close(self, reason: str | None = None) -> None:
+        if not self._closing and not self._lost and self._is_established and self._output is not None:
+            # Say that it ends here and was not cut off, if that can be said at once.
+            with suppress(ssl.SSLError):
+                self._tls.unwrap()
+            self._output.flush()
+        super().close(reason)
+
+    # ---- the handshake --------------------------------------------------------------------------------------
+
+    def _shake_hands(self) -> None:
+        if not self._is_shaking_hands:
+            self._is_shaking_hands = True
+            self._pause_reading()
+            self.host.handshakes.step(
+                self._tls, guarded(self._shaken, name="a TLS handshake", owner=self.name, failed=self.fail)
+            )
+
+    def _shaken(self, failed: Exception | None) -> None:
+        self._is_shaking_hands = False
+        if self._closing or self._lost:
+            return
+        if self._output is not None:
+            self._output.flush()  # our part of it, or an alert that says what is wrong with theirs
+        if isinstance(failed, ssl.SSLWantReadError):
+            self._resume_reading()
+        elif isinstance(failed, ssl.SSLError):
+            self.close(f"the TLS handshake failed: {_reason_of(failed)}")
+        elif failed is not None:
+            raise failed
+        else:
+            self._established()
+
+    def _established(self) -> None:
+        self._is_established = True
+        self.must_be_ready_by = float("inf")
+        certificate = self._tls.getpeercert(binary_form=True)
+        self.principal = ANONYMOUS if certificate is None else self._identity.principal_of(certificate)
+        self._resume_reading()
+
+    # ---- reading ------------------------------------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.host.sealed
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._closing:
+            return
+        sealed = self.host.sealed[:nbytes]
+        if not self._has_begun and sealed[0] != _HANDSHAKE_RECORD:
+            self._refuse(bytes(sealed[:4]))
+            return
+        self._has_begun = True
+        self._received.write(sealed)
+        if self._is_established:
+            self._decrypt()
+        else:
+            self.last_active = self.host.monotonic()
+            self._shake_hands()
+
+    def _refuse(self, first: bytes) -> None:
+        known = (words for start, words in _OTHERS.items() if first.startswith(start))
+        self.close(next(known, "it does not speak TLS"))
+
+    def _decrypt(self) -> None:
+        """Hand on what has come, for as long as it may be served."""
+        while not self._reading_paused and not self._closing:
+            room = super().get_buffer(-1)
+            try:
+                filled, ended = self._fill(room)
+            except ssl.SSLError as error:
+                self.close(f"what came is not TLS any more: {_reason_of(error)}")
+                break
+            if filled:
+                super().buffer_updated(filled)
+            if ended and self._transport is not None and not self._closing:
+                # Nothing more can come; what has come whole is served, as when a plain connection ends.
+                self._transport.close()
+            if ended or filled < len(room):
+                break
+        if self._sealed.pending and self._output is not None and not self._closing:
+            self._output.flush()  # what the protocol itself has to say, as new keys
+
+    def _fill(self, room: memoryview) -> tuple[int, bool]:
+        """How much of the room was filled, by as many records as that takes, and whether the client has ended it."""
+        filled = 0
+        try:
+            # Without bytes there is nothing to ask for, and no exception to be paid for.
+            while filled < len(room) and (self._received.pending or self._tls.pending()):
+                count: int = self._tls.read(len(room) - filled, room[filled:])  # type: ignore[assignment]
+                if not count:
+                    return filled, True
+                filled += count
+        except ssl.SSLWantReadError:
+            pass  # the rest of a record is still to come
+        return filled, False
+
+    def _resume_reading(self) -> None:
+        if self._is_shaking_hands:
+            return
+        was_paused = self._reading_paused
+        super()._resume_reading()
+        if was_paused and self._is_established and not self._reading_paused:
+            # Whoever calls is in the midst of serving.
+            self.host.loop.call_soon(
+                guarded(self._decrypt, name="decrypting", owner=self.name, failed=self.fail)
+            )
+
+
+def _reason_of(error: ssl.SSLError) -> str:
+    """In words: "tlsv1 alert unknown ca", without where in OpenSSL's source it was noticed."""
+    reason = getattr(error, "verify_message", None) or error.reason
+    return reason.replace("_", " ").lower() if reason else str(error)
+
+
+class TlsOutput(SocketOutput):
+    """Writes a socket with TLS: what waits is encrypted when the socket takes it."""
+
+    _sendfile_min_bytes = 0  # none is read whole
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        tls: ssl.SSLObject,
+        sealed: ssl.MemoryBIO,
+        on_drained: Callable[[], None],
+        on_error: Callable[[OSError], None],
+    ) -> None:
+        super().__init__(loop, sock, on_drained, on_error)
+        self._tls = tls
+        self._sealed = sealed
+        self._going_out = memoryview(b"")  # what the socket has not taken of it
+
+    def _send(self) -> bool:
+        try:
+            while True:
+                while self._going_out:
+                    self._going_out = self._going_out[os.write(self._fd, self._going_out) :]
+                if not self._sealed.pending:
+                    if not self._queue:
+                        return True
+                    self._seal(self._take_piece())
+                self._going_out = memoryview(self._sealed.read())
+        except BlockingIOError:
+            return False
+
+    def _take_piece(self) -> memoryview:
+        """What goes out next: as much as there is, up to a piece."""
+        queue = self._queue
+        taken: list[bytes | bytearray | memoryview] = []
+        room = PIECE_BYTES
+        while queue and room:
+            head = queue[0]
+            if isinstance(head, IN_MEMORY):
+                data: bytes | bytearray | memoryview = head if len(head) <= room else memoryview(head)[:room]
+                is_all = data is head
+                if not is_all:
+                    queue[0] = memoryview(head)[room:]
+            else:
+                assert isinstance(head, Sending), "no slice is read whole here"
+                data = head.read(room)
+                is_all = head.position == head.end
+            if is_all:
+                queue.popleft()
+            taken.append(data)
+            room -= len(data)
+        return memoryview(taken[0] if len(taken) == 1 else b"".join(taken))
+
+    def _seal(self, piece: memoryview) -> None:
+        """A call makes one record of it at most."""
+        while piece:
+            piece = piece[self._tls.write(piece) :]

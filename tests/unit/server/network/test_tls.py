@@ -1,0 +1,418 @@
+"""What TLS adds to a connection: handshakes, who the client is, and clients that do not do it right."""
+
+import asyncio
+import logging
+import os
+import re
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from tests.support.certificates import Authority
+
+from ottla.security.principal import ANONYMOUS, KafkaPrincipal
+from ottla.server.network import tls
+from ottla.server.network.connection import Connection, Listener
+from ottla.server.network.frame_pool import FramePool
+from ottla.server.network.output import Answer
+from ottla.server.network.socket_server import (
+    Acceptor,
+    ConnectionLimits,
+    Connections,
+    TlsAcceptor,
+    sealed_buffer,
+    shared_buffer,
+)
+from ottla.server.network.tls import HANDSHAKE_S, PIECE_BYTES, Handshakes, TlsOutput
+
+FRAME = b"\x00\x00\x00\x08request."
+RECORD_HEADER_BYTES = 5
+Answering = Callable[[Connection, bytes], Answer]
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"))
+
+
+class FixedIdentity:
+    """A listener whose certificate stays the same; a client is called what its certificate says first."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.context = context
+
+    def principal_of(self, certificate: bytes) -> KafkaPrincipal:
+        names = re.findall(rb"user-[a-z]+", certificate)
+        return KafkaPrincipal("User", names[0].decode())
+
+
+class Server:
+    """A listener with TLS, or without for comparison, that answers as the test says."""
+
+    def __init__(self, answer: Answering, context: ssl.SSLContext | None) -> None:
+        loop = asyncio.get_running_loop()
+        self.connections = Connections(ConnectionLimits(), FramePool(), loop.time)
+        self.handshakes = Handshakes(loop)
+
+        def dispatch(connection: Connection, view: memoryview, start: int, stop: int) -> Answer:
+            return answer(connection, bytes(view[start:stop]))
+
+        common: Any = (
+            *("TEST", Listener.BROKER, dispatch, self.connections),
+            *(shared_buffer(), 1_000_000, loop.time),
+        )
+        if context is None:
+            self.host = Acceptor(*common)
+        else:
+            self.host = TlsAcceptor(
+                *common,
+                identity=FixedIdentity(context),
+                handshakes=self.handshakes,
+                sealed=sealed_buffer(),
+            )
+
+    async def connect(
+        self, context: ssl.SSLContext | None
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(*self.host.address, ssl=context)
+
+    async def ask(self, context: ssl.SSLContext | None) -> bytes:
+        """One request on a connection of its own."""
+        reader, writer = await self.connect(context)
+        writer.write(FRAME)
+        answer = await reader.readexactly(len(FRAME))
+        writer.close()
+        return answer
+
+
+def echo(connection: Connection, body: bytes) -> Answer:
+    return len(body).to_bytes(4, "big") + body
+
+
+@asynccontextmanager
+async def serving(context: ssl.SSLContext | None, answer: Answering = echo) -> AsyncIterator[Server]:
+    server = Server(answer, context)
+    await server.host.bind("127.0.0.1", 0)
+    await server.host.start()
+    try:
+        yield server
+    finally:
+        server.host.stop()
+        server.connections.close_all()
+        server.handshakes.close()
+
+
+def run(coroutine: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(coroutine, 60))
+
+
+async def until(what: Callable[[], object]) -> None:
+    while not what():
+        await asyncio.sleep(0)
+
+
+# ---- who it is ----------------------------------------------------------------------------------------------
+
+
+def test_a_client_is_who_its_certificate_says(authority: Authority) -> None:
+    seen: list[KafkaPrincipal] = []
+
+    def answer(connection: Connection, body: bytes) -> Answer:
+        seen.append(connection.principal)
+        return echo(connection, body)
+
+    async def scenario() -> None:
+        wanted = authority.server_context(authority.issue(), ssl.CERT_OPTIONAL)
+        async with serving(wanted, answer) as server:
+            assert await server.ask(authority.client_context(authority.issue("user-alice"))) == FRAME
+            assert await server.ask(authority.client_context()) == FRAME
+        assert seen == [KafkaPrincipal("User", "user-alice"), ANONYMOUS]
+
+    run(scenario())
+
+
+def test_who_has_no_certificate_or_a_bad_one_is_refused(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    foreign = Authority(tmp_path, "Foreign CA")
+    stranger = authority.client_context(foreign.issue("user-mallory"))
+    late = authority.client_context(authority.issue("user-late", days=-1))
+
+    async def scenario() -> None:
+        required = authority.server_context(authority.issue(), ssl.CERT_REQUIRED)
+        async with serving(required) as server:
+            for context in (authority.client_context(), stranger, late):
+                with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+                    await server.ask(context)
+            assert await server.ask(authority.client_context(authority.issue("user-bob"))) == FRAME
+
+    with caplog.at_level(logging.INFO, "ottla.server"):
+        run(scenario())
+    reasons = [record.getMessage().rpartition("the TLS handshake failed: ")[2] for record in caplog.records]
+    assert [reason for reason in reasons if reason][:3] == [
+        "peer did not return a certificate",
+        "unable to get local issuer certificate",
+        "certificate has expired",
+    ]
+
+
+def test_a_certificate_that_nobody_can_be_read_from_ends_its_connection_alone(authority: Authority) -> None:
+    async def scenario() -> None:
+        wanted = authority.server_context(authority.issue(), ssl.CERT_OPTIONAL)
+        async with serving(wanted) as server:
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await server.ask(authority.client_context(authority.issue("nobody")))
+            assert await server.ask(authority.client_context(authority.issue("user-bob"))) == FRAME
+            await until(lambda: not len(server.connections))
+
+    run(scenario())
+
+
+# ---- what is no TLS, or no more -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (FRAME, "it does not speak TLS: is its security.protocol PLAINTEXT or SASL_PLAINTEXT?"),
+        (b"GET / HTTP/1.1\r\n\r\n", "it speaks HTTP"),
+        (b"\xff" * 100, "it does not speak TLS"),
+        (b"\x16\x03\x01\x00\x05hello", "the TLS handshake failed: "),
+        (b"\x16\x03\x01\xff\xff" + b"x" * 70_000, "the TLS handshake failed: "),
+    ],
+)
+def test_what_is_no_tls_is_closed_with_a_line_that_says_so(
+    authority: Authority, sent: bytes, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with serving(authority.server_context(authority.issue())) as server:
+            reader, writer = await server.connect(None)
+            writer.write(sent)
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await reader.readexactly(100)
+            await until(lambda: not len(server.connections))
+            writer.close()
+
+    with caplog.at_level(logging.INFO, "ottla.server"):
+        run(scenario())
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert why in line
+
+
+def test_tls_at_a_plain_listener_is_closed_with_a_line_that_says_so(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with serving(None) as server:
+            with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+                await server.ask(authority.client_context())
+
+    with caplog.at_level(logging.INFO, "ottla.server"):
+        run(scenario())
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "it speaks TLS" in line
+
+
+@pytest.mark.parametrize("damage", [b"\x17\x03\x03\x00\x20" + b"x" * 32, b"not TLS at all, and long enough"])
+def test_damage_after_the_handshake_ends_the_connection(
+    authority: Authority, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with serving(authority.server_context(authority.issue())) as server:
+            reader, writer = await server.connect(authority.client_context())
+            writer.write(FRAME)
+            assert await reader.readexactly(len(FRAME)) == FRAME
+            sock = os.dup(writer.get_extra_info("socket").fileno())
+            os.write(sock, damage)
+            os.close(sock)
+            with pytest.raises(ssl.SSLError, match="alert"):  # it is told
+                await reader.readexactly(1)
+            await until(lambda: not len(server.connections))
+            assert await server.ask(authority.client_context()) == FRAME
+
+    with caplog.at_level(logging.INFO, "ottla.server"):
+        run(scenario())
+    assert "what came is not TLS any more" in caplog.text
+
+
+def test_half_handshakes_keep_nobody_out_and_are_closed_in_time(authority: Authority) -> None:
+    async def scenario() -> None:
+        async with serving(authority.server_context(authority.issue())) as server:
+            silent = [await server.connect(None) for _ in range(60)]
+            for _, writer in silent[:30]:
+                writer.write(b"\x16\x03\x01\x02\x00")  # the rest never comes
+            assert await server.ask(authority.client_context()) == FRAME
+            await until(lambda: len(server.connections) == len(silent))
+            now = asyncio.get_running_loop().time()
+            server.connections.reap(now + HANDSHAKE_S / 2)
+            await asyncio.sleep(0)
+            assert len(server.connections) == len(silent)
+            reader, writer = await server.connect(authority.client_context())
+            writer.write(FRAME)
+            await reader.readexactly(len(FRAME))
+            server.connections.reap(now + 2 * HANDSHAKE_S)
+            await until(lambda: len(server.connections) == 1)
+            writer.write(FRAME)
+            assert await reader.readexactly(len(FRAME)) == FRAME, "who is through may stay"
+            for _, each in silent:
+                each.close()
+
+    run(scenario())
+
+
+def test_who_comes_when_too_many_wait_for_a_handshake_is_refused(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with serving(authority.server_context(authority.issue())) as server:
+            reader, writer = await server.connect(authority.client_context())
+            writer.write(FRAME)
+            await reader.readexactly(len(FRAME))
+            monkeypatch.setattr(tls, "MAX_WAITING_STEPS", 0)
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await server.ask(authority.client_context())
+            writer.write(FRAME)
+            assert await reader.readexactly(len(FRAME)) == FRAME
+
+    with caplog.at_level(logging.INFO, "ottla.server"):
+        run(scenario())
+    assert "too many TLS handshakes wait" in caplog.text
+
+
+# ---- what goes out --------------------------------------------------------------------------------------------
+
+
+class FileSlice:
+    """A range of a file."""
+
+    def __init__(self, fd: int, position: int, length: int) -> None:
+        self.fd, self.position, self.length = fd, position, length
+
+    def read(self) -> bytes:
+        raise AssertionError("it is never read whole")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> tuple[int, bytes]:
+    path = tmp_path / "0.log"
+    data = os.urandom(2_000_000)
+    path.write_bytes(data)
+    return os.open(path, os.O_RDONLY), data
+
+
+def test_slices_of_files_come_whole_and_in_order(authority: Authority, file: tuple[int, bytes]) -> None:
+    fd, data = file
+    size = len(data).to_bytes(4, "big")
+    cuts = [
+        (0, 10),
+        (10, 70_000),
+        (70_010, PIECE_BYTES),
+        (70_010 + PIECE_BYTES, len(data) - 70_010 - PIECE_BYTES),
+    ]
+
+    def answer(connection: Connection, body: bytes) -> Answer:
+        return [size, *(FileSlice(fd, *cut) for cut in cuts), b""]
+
+    async def scenario() -> None:
+        async with serving(authority.server_context(authority.issue()), answer) as server:
+            reader, writer = await server.connect(authority.client_context())
+            for _ in range(3):
+                writer.write(FRAME + FRAME)
+                for _ in range(2):
+                    assert await reader.readexactly(4 + len(data)) == size + data
+            writer.close()
+
+    run(scenario())
+
+
+def handshaken(authority: Authority) -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.SSLObject, ssl.MemoryBIO]:
+    """A server's half, what it has to send, a client's half, and what that has received."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = authority.server_context(authority.issue()).wrap_bio(to_server, to_client, server_side=True)
+    client = authority.client_context().wrap_bio(to_client, to_server, server_hostname="localhost")
+    halves = [client, server]
+    while halves:
+        for half in list(halves):
+            try:
+                half.do_handshake()
+                halves.remove(half)
+            except ssl.SSLWantReadError:
+                pass
+    with pytest.raises(ssl.SSLWantReadError):
+        client.read(1)  # it takes its tickets
+    return server, to_client, client, to_client
+
+
+def with_output(
+    authority: Authority, scenario: Callable[[TlsOutput, socket.socket, list[OSError]], None]
+) -> None:
+    async def work() -> None:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        server, sealed, *_ = handshaken(authority)
+        failures: list[OSError] = []
+        output = TlsOutput(asyncio.get_running_loop(), ours, server, sealed, lambda: None, failures.append)
+        with ours, theirs:
+            try:
+                scenario(output, theirs, failures)
+            finally:
+                output.close()
+
+    asyncio.run(work())
+
+
+def records_in(data: bytes) -> list[int]:
+    """The sizes of TLS records."""
+    sizes = []
+    while data:
+        sizes.append(int.from_bytes(data[3:5], "big"))
+        data = data[RECORD_HEADER_BYTES + sizes[-1] :]
+    return sizes
+
+
+def test_small_answers_that_leave_together_are_one_record(authority: Authority) -> None:
+    def scenario(output: TlsOutput, peer: socket.socket, failures: list[OSError]) -> None:
+        for _ in range(20):
+            output.write(FRAME)
+        assert output.unsent_bytes == 20 * len(FRAME)
+        output.flush()
+        assert len(records_in(peer.recv(100_000))) == 1
+        output.flush()
+        output.write(FRAME)
+        output.flush()
+        assert len(records_in(peer.recv(100_000))) == 1
+
+    with_output(authority, scenario)
+
+
+def test_who_does_not_read_holds_a_piece_in_memory(authority: Authority, file: tuple[int, bytes]) -> None:
+    fd, data = file
+
+    def scenario(output: TlsOutput, peer: socket.socket, failures: list[OSError]) -> None:
+        chunk = FileSlice(fd, 0, len(data))
+        output.write([b"size", chunk])
+        output.flush()
+        assert output.blocked
+        taken = len(peer.recv(10_000_000, socket.MSG_PEEK))
+        (sending,) = output._queue
+        assert sending.position <= taken + PIECE_BYTES  # type: ignore[union-attr]
+
+    with_output(authority, scenario)
+
+
+def test_a_file_that_ends_early_ends_the_connection(authority: Authority, file: tuple[int, bytes]) -> None:
+    fd, data = file
+
+    def scenario(output: TlsOutput, peer: socket.socket, failures: list[OSError]) -> None:
+        output.write([b"size", FileSlice(fd, len(data) - 10, 20)])
+        output.flush()
+        (error,) = failures
+        assert isinstance(error, ConnectionAbortedError)
+
+    with_output(authority, scenario)
