@@ -2,7 +2,7 @@
 
 Pure but for the salt of a credential that brings none. A password is never kept, only what proves that somebody knows
 it, and no error has any of it. `ottla storage format --add-scram` puts a cluster's first users into
-bootstrap.checkpoint with this; the formulas are those of `ottla.security.sasl.scram`.
+bootstrap.checkpoint with this.
 """
 
 import base64
@@ -10,29 +10,29 @@ import binascii
 from collections.abc import Sequence
 
 from ottla.metadata.records import UserScramCredentialRecord
-from ottla.security.sasl.scram import (
+from ottla.security.scram_credentials import (
     MAX_ITERATIONS,
+    MECHANISMS,
     MIN_ITERATIONS,
-    SCRAM_MECHANISMS,
-    ScramCredential,
-    ScramMechanism,
-    credential_of,
+    Mechanism,
     random_salt,
     salted_password,
+    server_key,
+    stored_key,
 )
 
 
 def credential_record(
-    mechanism: ScramMechanism, name: str, credential: ScramCredential
+    mechanism: Mechanism, name: str, salted: bytes, salt: bytes, iterations: int
 ) -> UserScramCredentialRecord:
-    """What the log keeps of a user."""
+    """What the log keeps of a user: with the stored key a proof can be checked, but not made."""
     return UserScramCredentialRecord(
         name=name,
         mechanism=mechanism.type,
-        salt=credential.salt,
-        stored_key=credential.stored_key,
-        server_key=credential.server_key,
-        iterations=credential.iterations,
+        salt=salt,
+        stored_key=stored_key(mechanism, salted),
+        server_key=server_key(mechanism, salted),
+        iterations=iterations,
     )
 
 
@@ -45,7 +45,7 @@ def _parse_credential(argument: str) -> UserScramCredentialRecord:
     name, equals, body = argument.partition("=")
     if not equals:
         raise ValueError("Failed to find equals sign in SCRAM argument")
-    mechanism = SCRAM_MECHANISMS.get(name)
+    mechanism = MECHANISMS.get(name)
     if mechanism is None:
         raise ValueError(f"The add-scram mechanism {name} is not supported.")
     if not (body.startswith("[") and body.endswith("]") and len(body) > 1):
@@ -65,7 +65,7 @@ def _settings(text: str) -> dict[str, str]:
     return found
 
 
-def _build(mechanism: ScramMechanism, settings: dict[str, str]) -> UserScramCredentialRecord:
+def _build(mechanism: Mechanism, settings: dict[str, str]) -> UserScramCredentialRecord:
     name = settings.pop("name", None)
     if name is None:
         raise ValueError("You must supply 'name' to add-scram")
@@ -76,17 +76,17 @@ def _build(mechanism: ScramMechanism, settings: dict[str, str]) -> UserScramCred
         raise ValueError(f"Unknown SCRAM configurations: {', '.join(sorted(settings))}")
     salt = random_salt() if given_salt is None else _base64("salt", given_salt)
     if password is not None:
-        proof = salted_password(mechanism, password.encode(), salt, iterations)
+        proof = salted_password(mechanism, password, salt, iterations)
     elif salted is None:
         raise ValueError("You must supply one of 'password' or 'saltedpassword' to add-scram")
     elif given_salt is None:
         raise ValueError("You must supply 'salt' with 'saltedpassword' to add-scram")
     else:
         proof = _base64("saltedPassword", salted)
-    return credential_record(mechanism, name, credential_of(mechanism, proof, salt, iterations))
+    return credential_record(mechanism, name, proof, salt, iterations)
 
 
-def _iterations(mechanism: ScramMechanism, text: str | None) -> int:
+def _iterations(mechanism: Mechanism, text: str | None) -> int:
     if text is None:
         return MIN_ITERATIONS
     try:

@@ -1,12 +1,10 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, 7677): both sides prove that they know a password, and neither says it.
 
-First the formulas, which make and check credentials (ScramFormatter, ScramCredential); then messages and exchanges.
-
 Rules: a user who does not exist gets a salt too, always the same one, and fails at the proof with the words and in the
 time of a wrong password. The nonce of the last message is the whole one that the server made (CVE-2024-56128), and its
 channel binding repeats the first message's header. A client counts iterations before it works on them
 (CVE-2026-10143), and believes only a server that has signed. Signatures are over the bytes that were sent. Pure but for
-salts and nonces.
+nonces.
 """
 
 import base64
@@ -16,50 +14,30 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple
 
 from ottla.security.sasl.jaas import JaasEntry, check_mechanism, username_and_password, utf8
-from ottla.security.sasl.mechanisms import SCRAM_SHA_256, SCRAM_SHA_512, SaslError
+from ottla.security.sasl.mechanisms import SaslError
+from ottla.security.scram_credentials import (
+    MAX_ITERATIONS,
+    MIN_ITERATIONS,
+    RANDOM_BITS,
+    Mechanism,
+    ScramCredential,
+    base_36,
+    client_key,
+    random_string,
+    salted_password,
+    server_key,
+)
 
-# What Kafka takes for a credential: the fewer are unsafe, more would keep clients busy.
-MIN_ITERATIONS: Final = 4096
-MAX_ITERATIONS: Final = 16384
 # What a client does for a server that asks for it: 64 times the most that a Kafka stores (credentials of ZooKeeper's
 # days had no such bound), half a second's work. Kafka's own client has no bound.
 MAX_CLIENT_ITERATIONS: Final = 64 * MAX_ITERATIONS
 # Names are the longest part. The server's first message repeats the client's nonce.
 MAX_MESSAGE_BYTES: Final = 1 << 13
 TOKEN_AUTH: Final = "tokenauth"
-
-# Of a salt and of a nonce.
-_RANDOM_BITS: Final = 130
-_SALT_BYTES: Final = 17
-_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
-
-
-class ScramMechanism(NamedTuple):
-    """One of the two kinds of SCRAM that Kafka knows, by its name, its number in records, its hash function."""
-
-    name: str
-    type: int
-    hash_name: str
-
-
-SCRAM_MECHANISMS: Final = {
-    mechanism.name: mechanism
-    for mechanism in (ScramMechanism(SCRAM_SHA_256, 1, "sha256"), ScramMechanism(SCRAM_SHA_512, 2, "sha512"))
-}
-
-
-@dataclass(frozen=True, slots=True)
-class ScramCredential:
-    """What a server keeps of a user: with the stored key a proof can be checked, but not made."""
-
-    salt: bytes = field(repr=False)
-    stored_key: bytes = field(repr=False)
-    server_key: bytes = field(repr=False)
-    iterations: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,41 +47,6 @@ class ScramToken:
     owner: str
     credential: ScramCredential
     expires_at_ms: int
-
-
-def salted_password(mechanism: ScramMechanism, password: bytes, salt: bytes, iterations: int) -> bytes:
-    """Hi(password, salt, i); Kafka leaves the password as it is where the RFC would normalize it."""
-    return hashlib.pbkdf2_hmac(mechanism.hash_name, password, salt, iterations)
-
-
-def credential_of(mechanism: ScramMechanism, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
-    stored_key = hashlib.new(mechanism.hash_name, _client_key(mechanism, salted)).digest()
-    return ScramCredential(salt, stored_key, _server_key(mechanism, salted), iterations)
-
-
-def random_salt() -> bytes:
-    """A fresh salt: digits and letters that hold 130 bits, as Kafka makes them."""
-    return _secure_random_string().encode()
-
-
-def _client_key(mechanism: ScramMechanism, salted: bytes) -> bytes:
-    return hmac.digest(salted, b"Client Key", mechanism.hash_name)
-
-
-def _server_key(mechanism: ScramMechanism, salted: bytes) -> bytes:
-    return hmac.digest(salted, b"Server Key", mechanism.hash_name)
-
-
-def _secure_random_string() -> str:
-    return _base_36(secrets.randbits(_RANDOM_BITS))
-
-
-def _base_36(number: int) -> str:
-    digits = ""
-    while number or not digits:
-        number, digit = divmod(number, len(_DIGITS))
-        digits = _DIGITS[digit] + digits
-    return digits
 
 
 def _xor(one: bytes, other: bytes) -> bytes:
@@ -188,12 +131,12 @@ class ScramSaslServer:
 
     def __init__(
         self,
-        mechanism: ScramMechanism,
+        mechanism: Mechanism,
         credentials: Callable[[str], ScramCredential | None],
         tokens: Callable[[str], ScramToken | None] = lambda token_id: None,
         *,
         unknown_secret: bytes = _PROCESS_SECRET,
-        server_nonce: Callable[[], str] = _secure_random_string,
+        server_nonce: Callable[[], str] = random_string,
     ) -> None:
         """`credentials` by user name, `tokens` by token id; `unknown_secret` makes the salts of unknown users."""
         self.complete = False
@@ -257,7 +200,7 @@ class ScramSaslServer:
         """Looks like somebody, but no password makes the proof. Made for everybody, for the time that it takes."""
         subject = f"{self._mechanism.name} {by_token} {name}".encode()
         digest = hmac.digest(self._unknown_secret, subject, "sha512")
-        salt = _base_36(int.from_bytes(digest[:_SALT_BYTES]) >> (8 * _SALT_BYTES - _RANDOM_BITS)).encode()
+        salt = base_36(int.from_bytes(digest) >> (8 * len(digest) - RANDOM_BITS)).encode()
         keys = digest[: hashlib.new(self._mechanism.hash_name).digest_size]
         return _Claim(name, None, ScramCredential(salt, keys, keys, MIN_ITERATIONS), by_token)
 
@@ -299,25 +242,26 @@ class ScramSaslClient:
 
     def __init__(
         self,
-        mechanism: ScramMechanism,
+        mechanism: Mechanism,
         username: str,
         password: str,
         *,
         token_auth: bool = False,
-        client_nonce: Callable[[], str] = _secure_random_string,
+        client_nonce: Callable[[], str] = random_string,
     ) -> None:
         """With `token_auth` the two are a delegation token's id and HMAC."""
         utf8("user name", username)
+        utf8("password", password)
         self.complete = False
         self._mechanism = mechanism
         self._username = username
-        self._password = utf8("password", password)
+        self._password = password
         self._token_auth = token_auth
         self._client_nonce = client_nonce
         self._step: Callable[[bytes], bytes | None] = self._client_first
 
     @classmethod
-    def from_jaas(cls, mechanism: ScramMechanism, entry: JaasEntry) -> "ScramSaslClient":
+    def from_jaas(cls, mechanism: Mechanism, entry: JaasEntry) -> "ScramSaslClient":
         check_mechanism(entry, mechanism.name)
         token_auth = entry.options.get(TOKEN_AUTH, "").lower() == "true"
         return cls(mechanism, *username_and_password(entry), token_auth=token_auth)
@@ -353,10 +297,9 @@ class ScramSaslClient:
         salted = salted_password(self._mechanism, self._password, salt, iterations)
         without_proof = f"c={_encoded(b'n,,')},r={nonce}"
         auth_message = f"{self._bare},{challenge.decode()},{without_proof}".encode()
-        hash_name, client_key = self._mechanism.hash_name, _client_key(self._mechanism, salted)
-        stored_key = hashlib.new(hash_name, client_key).digest()
-        proof = _xor(client_key, hmac.digest(stored_key, auth_message, hash_name))
-        self._signature = hmac.digest(_server_key(self._mechanism, salted), auth_message, hash_name)
+        hash_name, key = self._mechanism.hash_name, client_key(self._mechanism, salted)
+        proof = _xor(key, hmac.digest(hashlib.new(hash_name, key).digest(), auth_message, hash_name))
+        self._signature = hmac.digest(server_key(self._mechanism, salted), auth_message, hash_name)
         self._step = self._server_final
         return f"{without_proof},p={_encoded(proof)}".encode()
 

@@ -20,20 +20,22 @@ from ottla.security.sasl.mechanisms import SaslClient, SaslError, SaslServer
 from ottla.security.sasl.scram import (
     MAX_CLIENT_ITERATIONS,
     MAX_MESSAGE_BYTES,
-    SCRAM_MECHANISMS,
-    ScramCredential,
-    ScramMechanism,
     ScramSaslClient,
     ScramSaslServer,
     ScramToken,
+)
+from ottla.security.scram_credentials import (
+    MECHANISMS,
+    Mechanism,
+    ScramCredential,
     credential_of,
     random_salt,
     salted_password,
 )
 
-SHA_1 = ScramMechanism("SCRAM-SHA-1", 0, "sha1")
-SHA_256 = SCRAM_MECHANISMS["SCRAM-SHA-256"]
-SHA_512 = SCRAM_MECHANISMS["SCRAM-SHA-512"]
+SHA_1 = Mechanism("SCRAM-SHA-1", 0, "sha1")
+SHA_256 = MECHANISMS["SCRAM-SHA-256"]
+SHA_512 = MECHANISMS["SCRAM-SHA-512"]
 FAILED = (
     "Authentication failed during authentication due to invalid credentials with SASL mechanism SCRAM-SHA-256"
 )
@@ -42,10 +44,9 @@ names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 
 @cache
 def credential(
-    password: str, mechanism: ScramMechanism = SHA_256, salt: bytes = b"salt", iterations: int = 4096
+    password: str, mechanism: Mechanism = SHA_256, salt: bytes = b"salt", iterations: int = 4096
 ) -> ScramCredential:
-    salted = salted_password(mechanism, password.encode(), salt, iterations)
-    return credential_of(mechanism, salted, salt, iterations)
+    return credential_of(mechanism, password, salt, iterations)
 
 
 ALICE = credential("secret")
@@ -69,9 +70,7 @@ def client_final(
     without_proof = f"c={channel},r={nonce}{extensions}"
     server_first = f"r=clientserver,s={base64.b64encode(b'salt').decode()},i=4096"
     auth_message = f"{first.split(',', 2)[2]},{server_first},{without_proof}".encode()
-    client_key = hmac.digest(
-        salted_password(SHA_256, password.encode(), b"salt", 4096), b"Client Key", "sha256"
-    )
+    client_key = hmac.digest(salted_password(SHA_256, password, b"salt", 4096), b"Client Key", "sha256")
     signature = hmac.digest(hashlib.sha256(client_key).digest(), auth_message, "sha256")
     proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
     return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
@@ -100,7 +99,7 @@ def client_final(
     ids=["RFC 5802", "RFC 7677"],
 )
 def test_the_exchanges_of_the_rfcs(
-    mechanism: ScramMechanism, client_nonce: str, server_nonce: str, salt: str, proof: str, signature: str
+    mechanism: Mechanism, client_nonce: str, server_nonce: str, salt: str, proof: str, signature: str
 ) -> None:
     stored = credential("pencil", mechanism, base64.b64decode(salt))
     client = ScramSaslClient(mechanism, "user", "pencil", client_nonce=lambda: client_nonce)
@@ -399,7 +398,7 @@ def test_secrets_are_not_shown() -> None:
 @settings(max_examples=30)
 @given(names, names, st.sampled_from([SHA_256, SHA_512]), st.binary(max_size=40), st.booleans())
 def test_any_name_and_password(
-    name: str, password: str, mechanism: ScramMechanism, salt: bytes, by_token: bool
+    name: str, password: str, mechanism: Mechanism, salt: bytes, by_token: bool
 ) -> None:
     stored = credential(password, mechanism, salt)
     one = ScramSaslServer(mechanism, {name: stored}.get, {name: ScramToken("owner", stored, 7)}.get)
