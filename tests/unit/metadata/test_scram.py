@@ -4,9 +4,7 @@ import base64
 
 import pytest
 
-from ottla.metadata.scram import MECHANISMS, parse_credentials
-
-SHA_256 = MECHANISMS["SCRAM-SHA-256"]
+from ottla.metadata.scram import parse_credentials
 
 
 def test_the_exchange_of_rfc_7677() -> None:
