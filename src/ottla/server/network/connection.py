@@ -167,9 +167,13 @@ class Connection(asyncio.BufferedProtocol):
         self.peer: tuple[str, int] = ("", 0)
         self.client_id: str | None = None
         self.principal: KafkaPrincipal = ANONYMOUS
+        self.is_authenticated = True  # or does not have to be
         self.last_active = host.monotonic()
         # When it is closed if it has not proved by then who it is.
         self.must_be_ready_by = float("inf")
+        # Until it has proved who it is, somebody else serves it, and in smaller frames.
+        self._dispatch = host.dispatch
+        self._frame_bytes = (MIN_FRAME_BYTES, host.max_frame_bytes)
         self._transport: asyncio.Transport | None = None
         self._output: Output | None = None
         self._lease: Lease | None = None  # of the frame being gathered, size prefix included
@@ -275,6 +279,18 @@ class Connection(asyncio.BufferedProtocol):
             log.info("closing connection %s:%d on %s: %s", *self.peer, self.host.listener_name, reason)
         if self._transport is not None:
             self._transport.abort()
+
+    def serve_by(self, dispatch: Dispatch, frame_bytes: tuple[int, int] | None = None) -> None:
+        """From the next frame on: by whom, and in frames of which sizes if not those of the listener."""
+        self._dispatch = dispatch
+        self._frame_bytes = frame_bytes or (MIN_FRAME_BYTES, self.host.max_frame_bytes)
+
+    def send_last(self, reply: Reply | None, reason: str) -> None:
+        """Answer the one request that there is, if there is an answer, and close."""
+        if reply is not None and self._output is not None and not self._closing:
+            self._output.write(reply)
+            self._output.flush()
+        self.close(reason)
 
     @property
     def name(self) -> str:
@@ -384,11 +400,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serve_whole(self, view: memoryview, start: int, stop: int) -> int:
         turn_ends = 0.0
-        max_frame_bytes = self.host.max_frame_bytes
+        smallest, largest = self._frame_bytes
         while stop - start >= 4 and not self._stalled:
             (size,) = _SIZE.unpack_from(view, start)
             end = start + 4 + size
-            if not MIN_FRAME_BYTES <= size <= max_frame_bytes and not self._legal(size):
+            if not smallest <= size <= largest and not self._legal(size):
                 return stop
             if end > stop:
                 break
@@ -418,16 +434,18 @@ class Connection(asyncio.BufferedProtocol):
         self._resume()
 
     def _legal(self, size: int) -> bool:
-        if MIN_FRAME_BYTES <= size <= self.host.max_frame_bytes:
+        smallest, largest = self._frame_bytes
+        if smallest <= size <= largest:
             return True
         if size >> 16 == TLS_HANDSHAKE:
             self.close(
                 "it speaks TLS, and this listener does not: its security.protocol is to be another one"
             )
         else:
+            key = "socket.request.max.bytes" if self.is_authenticated else "sasl.server.max.receive.size"
             self.close(
-                f"frame of {size} bytes, allowed are {MIN_FRAME_BYTES} to {self.host.max_frame_bytes} "
-                "(socket.request.max.bytes); is this a Kafka client, and is the security protocol right?"
+                f"frame of {size} bytes, allowed are {smallest} to {largest} ({key}); is this a Kafka client, and is "
+                "the security protocol right?"
             )
         return False
 
@@ -510,7 +528,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serve(self, view: memoryview, start: int, stop: int) -> None:
         try:
-            answer = self.host.dispatch(self, view, start, stop)
+            answer = self._dispatch(self, view, start, stop)
         except KafkaError as error:
             self.close(f"{error.code.name}: {error}")
             return

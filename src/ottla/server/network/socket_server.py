@@ -24,6 +24,7 @@ from ottla.config.errors import ConfigError
 from ottla.config.listeners import Listener as ListenerConfig
 from ottla.metadata.registrations import Endpoint
 from ottla.model.tasks import spawn_restarting
+from ottla.server.network.authentication import SaslListener, SaslServerAuthenticator
 from ottla.server.network.connection import (
     SHARED_BUFFER_BYTES,
     Connection,
@@ -35,7 +36,7 @@ from ottla.server.network.connection import (
 )
 from ottla.server.network.frame_pool import GIANT_BUDGET_BYTES, ORDINARY_BUDGET_BYTES, FramePool
 from ottla.server.network.output import Answer
-from ottla.server.network.tls import SEALED_BUFFER_BYTES, Handshakes, TlsConnection, TlsIdentity
+from ottla.server.network.tls import SEALED_BUFFER_BYTES, TlsConnection, TlsLayer
 from ottla.storage.files import open_files
 
 log = logging.getLogger("ottla.server")
@@ -217,6 +218,9 @@ class Acceptor:
         shared: memoryview,
         max_frame_bytes: int,
         monotonic: Callable[[], float],
+        *,
+        tls: TlsLayer | None = None,
+        sasl: SaslListener | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.listener_name = listener_name
@@ -229,6 +233,8 @@ class Acceptor:
         self.monotonic = monotonic
         self.turns = Turns(self.loop, monotonic)
         self._connections = connections
+        self._tls = tls
+        self._sasl = sasl
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._backlog = BACKLOG
@@ -283,7 +289,10 @@ class Acceptor:
             self._sockets.remove(listening)
 
     def _accept(self) -> Connection:
-        return Connection(self)
+        connection = Connection(self) if self._tls is None else TlsConnection(self, self._tls)
+        if self._sasl is not None:
+            SaslServerAuthenticator(connection, self._sasl)
+        return connection
 
     def stop(self) -> None:
         for server in self._servers:
@@ -323,32 +332,6 @@ def shared_buffer() -> memoryview:
 def sealed_buffer() -> memoryview:
     """The same for what is still to be decrypted."""
     return memoryview(bytearray(SEALED_BUFFER_BYTES))
-
-
-class TlsAcceptor(Acceptor):
-    """One listening socket with TLS."""
-
-    def __init__(
-        self,
-        listener_name: str,
-        kind: Listener,
-        dispatch: Dispatch,
-        connections: Connections,
-        shared: memoryview,
-        max_frame_bytes: int,
-        monotonic: Callable[[], float],
-        *,
-        identity: TlsIdentity,
-        handshakes: Handshakes,
-        sealed: memoryview,
-    ) -> None:
-        super().__init__(listener_name, kind, dispatch, connections, shared, max_frame_bytes, monotonic)
-        self.identity = identity
-        self.handshakes = handshakes
-        self.sealed = sealed
-
-    def _accept(self) -> Connection:
-        return TlsConnection(self)
 
 
 class SocketServer:

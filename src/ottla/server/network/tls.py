@@ -20,10 +20,11 @@ import ssl
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from ottla.model.tasks import guarded
-from ottla.security.principal import ANONYMOUS, KafkaPrincipal
+from ottla.security.principal import KafkaPrincipal
 from ottla.server.network.connection import Connection, Host
 from ottla.server.network.output import IN_MEMORY, Output, Sending, SocketOutput
 
@@ -93,25 +94,25 @@ class Handshakes:
         then(failed)
 
 
-class TlsHost(Host, Protocol):
-    """What a connection over TLS needs of the listener that accepted it, on top."""
+@dataclass(frozen=True, slots=True)
+class TlsLayer:
+    """What connections with TLS need of their listener, on top."""
 
-    sealed: memoryview
     identity: TlsIdentity
     handshakes: Handshakes
+    # The read buffer that all connections of one loop share, of what is still to be decrypted.
+    sealed: memoryview
 
 
 class TlsConnection(Connection):
     """The protocol object of one accepted socket of a listener with TLS."""
 
-    host: TlsHost
-
-    def __init__(self, host: TlsHost) -> None:
+    def __init__(self, host: Host, layer: TlsLayer) -> None:
         super().__init__(host)
+        self._layer = layer
         self._received = ssl.MemoryBIO()
         self._sealed = ssl.MemoryBIO()
-        self._tls = host.identity.context.wrap_bio(self._received, self._sealed, server_side=True)
-        self._identity = host.identity
+        self._tls = layer.identity.context.wrap_bio(self._received, self._sealed, server_side=True)
         self._has_begun = False  # the client's first bytes are here
         self._is_established = False
         self._is_shaking_hands = False  # in a thread
@@ -120,7 +121,7 @@ class TlsConnection(Connection):
     # ---- life ---------------------------------------------------------------------------------------------
 
     def _make_output(self, sock: socket.socket) -> Output:
-        if self.host.handshakes.is_full:
+        if self._layer.handshakes.is_full:
             self.close("too many TLS handshakes wait")
         return TlsOutput(self.host.loop, sock, self._tls, self._sealed, self._drained, self._send_failed)
 
@@ -143,7 +144,7 @@ class TlsConnection(Connection):
         if not self._is_shaking_hands:
             self._is_shaking_hands = True
             self._pause_reading()
-            self.host.handshakes.step(
+            self._layer.handshakes.step(
                 self._tls, guarded(self._shaken, name="a TLS handshake", owner=self.name, failed=self.fail)
             )
 
@@ -164,20 +165,22 @@ class TlsConnection(Connection):
 
     def _established(self) -> None:
         self._is_established = True
-        self.must_be_ready_by = float("inf")
+        if self.is_authenticated:
+            self.must_be_ready_by = float("inf")
         certificate = self._tls.getpeercert(binary_form=True)
-        self.principal = ANONYMOUS if certificate is None else self._identity.principal_of(certificate)
+        if certificate is not None:
+            self.principal = self._layer.identity.principal_of(certificate)
         self._resume_reading()
 
     # ---- reading ------------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.host.sealed
+        return self._layer.sealed
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._closing:
             return
-        sealed = self.host.sealed[:nbytes]
+        sealed = self._layer.sealed[:nbytes]
         if not self._has_begun and sealed[0] != _HANDSHAKE_RECORD:
             self._refuse(bytes(sealed[:4]))
             return

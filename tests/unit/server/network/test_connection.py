@@ -10,7 +10,7 @@ import struct
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,10 @@ from ottla.server.network.socket_server import (
     Acceptor,
     ConnectionLimits,
     Connections,
-    TlsAcceptor,
     sealed_buffer,
     shared_buffer,
 )
-from ottla.server.network.tls import Handshakes
+from ottla.server.network.tls import Handshakes, TlsLayer
 
 Handler = Callable[[bytes], Answer]
 
@@ -57,8 +56,7 @@ class Server:
     ) -> None:
         loop = asyncio.get_running_loop()
         self.connections = Connections(limits, pool, loop.time)
-        make = partial(TlsAcceptor, **tls_parts(loop)) if SECURITY["tls"] else Acceptor
-        self.host = make(
+        self.host = Acceptor(
             "TEST",
             Listener.BROKER,
             lambda connection, view, start, stop: handler(bytes(view[start:stop])),
@@ -66,6 +64,7 @@ class Server:
             shared_buffer(),
             max_frame_bytes,
             loop.time,
+            tls=tls_layer(loop) if SECURITY["tls"] else None,
         )
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -91,13 +90,9 @@ def authority_and_server() -> tuple[Authority, Identity]:
     return authority, authority.issue()
 
 
-def tls_parts(loop: asyncio.AbstractEventLoop) -> dict[str, Any]:
+def tls_layer(loop: asyncio.AbstractEventLoop) -> TlsLayer:
     authority, identity = authority_and_server()
-    return {
-        "identity": FixedIdentity(authority.server_context(identity)),
-        "handshakes": Handshakes(loop),
-        "sealed": sealed_buffer(),
-    }
+    return TlsLayer(FixedIdentity(authority.server_context(identity)), Handshakes(loop), sealed_buffer())
 
 
 @asynccontextmanager

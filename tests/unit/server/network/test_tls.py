@@ -24,11 +24,10 @@ from ottla.server.network.socket_server import (
     Acceptor,
     ConnectionLimits,
     Connections,
-    TlsAcceptor,
     sealed_buffer,
     shared_buffer,
 )
-from ottla.server.network.tls import HANDSHAKE_S, PIECE_BYTES, Handshakes, TlsOutput
+from ottla.server.network.tls import HANDSHAKE_S, PIECE_BYTES, Handshakes, TlsLayer, TlsOutput
 
 FRAME = b"\x00\x00\x00\x08request."
 RECORD_HEADER_BYTES = 5
@@ -62,19 +61,11 @@ class Server:
         def dispatch(connection: Connection, view: memoryview, start: int, stop: int) -> Answer:
             return answer(connection, bytes(view[start:stop]))
 
-        common: Any = (
+        self.host = Acceptor(
             *("TEST", Listener.BROKER, dispatch, self.connections),
             *(shared_buffer(), 1_000_000, loop.time),
+            tls=TlsLayer(FixedIdentity(context), self.handshakes, sealed_buffer()) if context else None,
         )
-        if context is None:
-            self.host = Acceptor(*common)
-        else:
-            self.host = TlsAcceptor(
-                *common,
-                identity=FixedIdentity(context),
-                handshakes=self.handshakes,
-                sealed=sealed_buffer(),
-            )
 
     async def connect(
         self, context: ssl.SSLContext | None
