@@ -66,7 +66,10 @@ _CONTROLS: Final = "".join(map(chr, range(33)))  # what Java's String.trim takes
 _SUBJECT_ALT_NAME: Final = "2.5.29.17"
 # Kinds of alternative names (RFC 5280, GeneralName).
 RFC822_NAME, DNS_NAME, DIRECTORY_NAME, URI, IP_ADDRESS, REGISTERED_ID = 1, 2, 4, 6, 7, 8
-_TIME: Final = re.compile(r"(\d\d(?:\d\d)?)(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)?(?:\.\d+)?Z", re.ASCII)
+_TIMES: Final = {
+    UTC_TIME: re.compile(r"(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)?Z", re.ASCII),
+    GENERALIZED_TIME: re.compile(r"(\d{4})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)?(?:\.\d+)?Z", re.ASCII),
+}
 
 AltName = tuple[int, str | bytes]
 
@@ -164,10 +167,9 @@ def _canonical(oid: str, value: Der) -> str:
 
 
 def _time(value: Der) -> datetime:
-    if value.tag not in (UTC_TIME, GENERALIZED_TIME):
-        raise DerError(f"a time with tag 0x{value.tag:02x}")
-    found = _TIME.fullmatch(value.content.decode("ascii", "replace"))
-    if found is None or len(found[1]) != (2 if value.tag == UTC_TIME else 4):
+    pattern = _TIMES.get(value.tag)
+    found = None if pattern is None else pattern.fullmatch(value.content.decode("ascii", "replace"))
+    if found is None:
         raise DerError("a time that is none")
     year, month, day, hour, minute, second = (int(part or 0) for part in found.groups())
     if value.tag == UTC_TIME:

@@ -318,7 +318,7 @@ def _pem_key(fault: _Fault, text: str, password: str | None) -> tuple[bytes, str
     try:
         data = _base64(body)
         if label != "ENCRYPTED PRIVATE KEY":
-            read_one(data)
+            read_one(data).parts(1)
             return pem(data, label), None
         key = _decrypted_key(data, password or "", Budget())
         read_one(key).parts(3)
