@@ -288,7 +288,7 @@ class NetworkCore:
         *,
         seed: int | None = None,
         software_version: str = "0",
-        authenticator: type[Authenticator] | None = None,
+        authenticator: Callable[[], Authenticator] | None = None,
     ) -> None:
         self.config = config
         self.random = Random(seed)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.config.definitions import BROKER_KEYS, CLIENT_METRICS_KEYS, GROUP_KEYS, KEYS_OF, TOPIC_KEYS
 from ottla.config.dynamic import check_dynamic
-from ottla.config.effective import unserved_listeners
+from ottla.config.effective import OF_SECURITY
 from ottla.config.errors import ConfigError
 from ottla.config.types import ResourceType, Type, parse_value, to_text
 from ottla.model.errors import ErrorCode, KafkaError
@@ -268,7 +268,7 @@ def _changed(config: BrokerConfig, settings: Mapping[str, str], *, per_broker: b
 
 def _check_reconfiguration(before: BrokerConfig, after: BrokerConfig) -> None:
     """What the parts of a running broker would refuse; Kafka answers a client with no more than this."""
-    _check_listeners(after)
+    _check_listeners(before, after)
     for name in (*_POOLS, "log.cleaner.threads"):
         problem = _pool_problem(name, before[name], after[name])
         if problem:
@@ -277,14 +277,25 @@ def _check_reconfiguration(before: BrokerConfig, after: BrokerConfig) -> None:
     _check_local_retention(after, "bytes", after["log.retention.bytes"])
 
 
-def _check_listeners(config: BrokerConfig) -> None:
-    """A listener with a security protocol that is not served is refused here as it is at start.
+def _check_listeners(before: BrokerConfig, config: BrokerConfig) -> None:
+    """What secures a listener cannot be changed while it runs yet.
 
     Key stores and SASL settings of other listeners may change: without a listener that uses them they have no effect,
     on Kafka neither.
     """
-    for name, protocol in unserved_listeners(config):
-        raise _refused_by_part("listeners", f"listener {name} asks for {protocol}, which is not served yet")
+    protocols = {listener.name: listener.security_protocol for listener in before.listeners}
+    for listener in config.listeners:
+        if listener.security_protocol != protocols.get(listener.name, "PLAINTEXT"):
+            what = f"listener {listener.name} cannot become one with {listener.security_protocol} while it runs yet"
+            raise _refused_by_part("listeners", f"{what}: restart the node")
+        if listener.security_protocol == "PLAINTEXT":
+            continue
+        for key in sorted(OF_SECURITY):
+            if before.for_listener(listener.name, key) != config.for_listener(listener.name, key):
+                raise _refused_by_part(
+                    key,
+                    f"listener {listener.name} cannot take another {key} while it runs yet: restart the node",
+                )
     builder = "principal.builder.class"
     if config[builder] != BROKER_KEYS[builder].default:
         raise _refused_by_part(

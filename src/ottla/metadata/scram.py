@@ -9,12 +9,14 @@ import base64
 import binascii
 from collections.abc import Sequence
 
+from ottla.metadata.image import ClusterImage
 from ottla.metadata.records import UserScramCredentialRecord
 from ottla.security.scram_credentials import (
     MAX_ITERATIONS,
     MECHANISMS,
     MIN_ITERATIONS,
     Mechanism,
+    ScramCredential,
     random_salt,
     salted_password,
     server_key,
@@ -34,6 +36,14 @@ def credential_record(
         server_key=server_key(mechanism, salted),
         iterations=iterations,
     )
+
+
+def credential_of(image: ClusterImage, mechanism: Mechanism, user: str) -> ScramCredential | None:
+    """What the cluster keeps of a user; None if there is none for this mechanism."""
+    record = image.scram.get((mechanism.type, user))
+    if record is None:
+        return None
+    return ScramCredential(record.salt, record.stored_key, record.server_key, record.iterations)
 
 
 def parse_credentials(arguments: Sequence[str]) -> list[UserScramCredentialRecord]:

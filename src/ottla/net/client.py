@@ -45,7 +45,7 @@ class NetworkClient:
         *,
         on_stale: Callable[[], None],
         software_version: str,
-        authenticator: type[Authenticator] | None = None,
+        authenticator: Callable[[], Authenticator] | None = None,
     ) -> None:
         self._settings = settings
         self._on_stale = on_stale
@@ -221,6 +221,8 @@ class NetworkClient:
                 self._drop(peer, f"no answer within {self._settings.request_timeout_ms} ms", now)
             elif connection.last_used_ms < idle and not connection.in_flight and peer.is_ready:
                 self._close(peer, Closed(), None, now)
+            elif connection.reauthenticate_at_ms <= now and peer.is_ready:
+                connection.reauthenticate(now)
         for peer in self.peers.idle_bootstrap():
             self._close(peer, Closed(), None, now)
         for peer in self.peers.take_retired():

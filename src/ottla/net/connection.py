@@ -1,6 +1,6 @@
 """One connection to one broker, as a state machine: bytes in, bytes out.
 
-    CONNECTING -> NEGOTIATING -> (AUTHENTICATING ->) READY -> CLOSED
+    CONNECTING -> NEGOTIATING -> (AUTHENTICATING ->) READY (-> AUTHENTICATING -> READY) -> CLOSED
 
 Rules: no socket, clock or await here; `now` is a parameter, in milliseconds of a clock that never goes back.
 Responses come in the order of the requests (Kafka promises that), so what is in flight is a queue. Owned by the
@@ -248,13 +248,16 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     State.CONNECTING: frozenset({State.NEGOTIATING, State.CLOSED}),
     State.NEGOTIATING: frozenset({State.AUTHENTICATING, State.READY, State.CLOSED}),
     State.AUTHENTICATING: frozenset({State.READY, State.CLOSED}),
-    State.READY: frozenset({State.CLOSED}),
+    State.READY: frozenset({State.AUTHENTICATING, State.CLOSED}),
     State.CLOSED: frozenset(),
 }
 
 
 class Authenticator(Protocol):
     """The hook for SASL: a conversation of requests and responses between negotiation and readiness."""
+
+    # After which time, from the last step on, it is to be had again; None if never.
+    reauthenticate_after_ms: float | None
 
     def begin(self, ranges: ApiRanges) -> tuple[Any, int] | None:
         """The first request and its version, or None if nothing is to be said."""
@@ -298,6 +301,7 @@ class Connection:
         self.in_flight: deque[InFlight] = deque()
         self.throttled_until_ms = float("-inf")
         self.last_used_ms = float("-inf")
+        self.reauthenticate_at_ms = float("inf")
         self._client_id = client_id
         self._request_timeout_ms = request_timeout_ms
         self._software_version = software_version
@@ -366,6 +370,18 @@ class Connection:
             deadline = now + timeout_ms
             entry = InFlight(correlation_id, request.API_KEY, request.NAME, version, deadline, on_done)
             self.in_flight.append(entry)
+
+    def reauthenticate(self, now: float) -> None:
+        """The session is about to end: prove again who we are, behind what is in flight; nothing else is sent until
+        then (KIP-368)."""
+        assert self._authenticator is not None
+        self.reauthenticate_at_ms = float("inf")
+        used_ms = self.last_used_ms  # nobody has used it
+        step = self._authenticator.begin(self.ranges)
+        assert step is not None
+        self._become(State.AUTHENTICATING)
+        self._send_step(step, now)
+        self.last_used_ms = used_ms
 
     def take_output(self) -> list[bytearray]:
         """What is to be written now."""
@@ -463,6 +479,8 @@ class Connection:
             assert self._authenticator is not None
             further = self._authenticator.step(response)
             if further is None:
+                after_ms = self._authenticator.reauthenticate_after_ms
+                self.reauthenticate_at_ms = float("inf") if after_ms is None else now + after_ms
                 self._become(State.READY)
             else:
                 self._send_step(further, now)

@@ -11,8 +11,8 @@ connection: whoever asks decides when to ask again, and whom. Nothing is asked t
 node is bounded. NodeCore has no socket, clock or await; NodeClient gives it those of asyncio. Owned by the node's loop.
 """
 
-import ssl
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -25,7 +25,9 @@ from ottla.net.client import NetworkClient, NetworkSettings
 from ottla.net.connection import ApiRanges, Authenticator
 from ottla.net.errors import ClientError, ConnectionLost
 from ottla.net.peers import Node
+from ottla.net.sasl import authenticator_of
 from ottla.net.transport import Action, monotonic_ms
+from ottla.security.channels import PLAINTEXT, ChannelSecurity
 from ottla.wire.messages.api_versions import ApiVersionsRequest
 
 REFUSED: Final = "connection refused"
@@ -92,7 +94,7 @@ class NodeCore:
         self,
         settings: NodeClientSettings,
         random: Random,
-        authenticator: type[Authenticator] | None = None,
+        authenticator: Callable[[], Authenticator] | None = None,
     ) -> None:
         self._network = NetworkClient(
             NetworkSettings(
@@ -259,14 +261,14 @@ class NodeClient:
         settings: NodeClientSettings,
         *,
         random: Random | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-        authenticator: type[Authenticator] | None = None,
+        security: ChannelSecurity = PLAINTEXT,
     ) -> None:
         self.settings = settings
-        self._core = NodeCore(settings, random or Random(), authenticator)  # jitter, not security
+        # Jitter, not security.
+        self._core = NodeCore(settings, random or Random(), authenticator_of(security))
         self._driver = Driver(
             self._core,
-            ssl_context=ssl_context,
+            ssl_context=security.ssl_context,
             large_answers=settings.large_answers,
             receive_buffer_bytes=settings.receive_buffer_bytes,
         )

@@ -104,7 +104,8 @@ class Peer:
         """When something is due for this peer."""
         if self.connection is None:
             return self.retry_at_ms if self.failures else float("inf")
-        return min(self.setup_deadline_ms, self.connection.deadline_ms())
+        connection = self.connection
+        return min(self.setup_deadline_ms, connection.deadline_ms(), connection.reauthenticate_at_ms)
 
 
 class Peers:

@@ -226,7 +226,12 @@ class BrokerServer:
         self.replicas.start()
         self._stops.append(self.replicas.stop)
         self.fetchers = self.replicas.fetchers = ReplicaFetcherManager(
-            self.node_id, lambda: self.config, lambda: self.lifecycle.broker_epoch, self.logs, self._clock
+            self.node_id,
+            lambda: self.config,
+            lambda: self.lifecycle.broker_epoch,
+            self.logs,
+            self._clock,
+            security=self._shared.channels.brokers,
         )
         self._stops.append(self.fetchers.stop)
         # From here on logs are written: a stop puts them on disk and says so.
@@ -240,6 +245,7 @@ class BrokerServer:
             lambda: self.config,
             lambda: self.image,
             self._producer_ids,
+            self._shared.channels.brokers,
         )
         self._stops.append(self.coordinators.stop)
         self._publisher.follow(self.coordinators.apply)

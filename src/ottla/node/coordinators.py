@@ -48,6 +48,7 @@ from ottla.model.time_slice import PacedCalls, SharedTimeSlice, TimeSlice
 from ottla.node.stalls import freeze_what_stays
 from ottla.replication.partition import ACKS_ALL, ACKS_LEADER, Partition
 from ottla.replication.replica_manager import ReplicaManager
+from ottla.security.channels import PLAINTEXT, ChannelSecurity
 from ottla.server.inter_broker import InterBroker
 from ottla.server.partition_metadata import NetworkPartitionMetadataClient
 from ottla.server.transaction.markers import MarkerWriter, TransactionMarkerChannelManager
@@ -97,6 +98,7 @@ class Coordinators:
         config: Callable[[], BrokerConfig],
         image: Callable[[], ClusterImage],
         producer_ids: ProducerIdSource,
+        to_brokers: ChannelSecurity = PLAINTEXT,
     ) -> None:
         self._replicas = replicas
         self._executor = executor
@@ -111,7 +113,7 @@ class Coordinators:
         self.group_assignors = load_assignors(config()["group.consumer.assignors"])
         self._background = LoopBackground(lambda: self.groups)
         scheduler = LoopScheduler(clock, asyncio.get_running_loop())
-        self.brokers = InterBroker(config().node_id, config)
+        self.brokers = InterBroker(config().node_id, config, security=to_brokers)
         self.groups = CoordinatorRuntime(
             GROUPS_TOPIC,
             self._group_machine,

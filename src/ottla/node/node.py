@@ -18,6 +18,7 @@ from pathlib import Path
 from ottla.config.broker import BrokerConfig
 from ottla.controller.controller import Controller
 from ottla.metadata.registrations import Endpoint
+from ottla.metadata.scram import credential_of
 from ottla.model.clock import Clock, SystemClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, Uuid
@@ -30,6 +31,7 @@ from ottla.node.shared_server import SharedServer
 from ottla.node.stalls import FreezeImages, StallMonitor
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.server import handlers
+from ottla.server.network.channel_builders import NodeChannels
 from ottla.server.network.socket_server import SocketServer
 from ottla.storage.config import LogManagerSettings
 from ottla.storage.log_manager import LogManager
@@ -97,7 +99,14 @@ class Node:
         self._stops.append(self._stop_basics)
         if self._interrupted:
             raise asyncio.CancelledError
-        self.sockets = SocketServer(self._static_config)
+        self.sockets = SocketServer(
+            self._static_config,
+            clock=self._clock,
+            executor=self._executor,
+            scram_credentials=lambda mechanism, user: credential_of(
+                self._shared.metadata.image, mechanism, user
+            ),
+        )
         self._stops.append(self._close_sockets)
         await self.sockets.bind()
         endpoints = tuple(self.sockets.advertised(self._static_config.advertised_controller_listeners))
@@ -184,7 +193,15 @@ class Node:
 
     async def _join_quorum(self, endpoints: tuple[Endpoint, ...]) -> None:
         config = self._static_config
-        self._shared = SharedServer(config, self._meta, endpoints, self._clock, self._executor, self._fail)
+        self._shared = SharedServer(
+            config,
+            self._meta,
+            endpoints,
+            self._clock,
+            self._executor,
+            self._fail,
+            await asyncio.to_thread(NodeChannels.from_config, config),
+        )
         self._shared.metadata.subscribe(FreezeImages())
         self._stops.append(self._shared.close)
         if config.is_controller:

@@ -8,6 +8,7 @@ Owner: the node, on its loop. Made when the node's addresses are known, loaded b
 
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 
 from ottla.config.broker import BrokerConfig
@@ -21,7 +22,9 @@ from ottla.raft.image_loader import ImageLoader
 from ottla.raft.metadata_log import DIRECTORY_NAME, MetadataLogConfig
 from ottla.raft.state import Timeouts
 from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, ReplicaKey, VoterNode, VoterSet
+from ottla.security.channels import ChannelSecurity
 from ottla.server.forwarding import ChannelSettings, RemoteController
+from ottla.server.network.channel_builders import NodeChannels
 from ottla.storage.dirs.log_dir import DirLock
 from ottla.storage.dirs.meta_properties import MetaProperties
 
@@ -37,18 +40,19 @@ class SharedServer:
         clock: Clock,
         executor: Executor,
         on_failure: Callable[[BaseException], None],
+        channels: NodeChannels = NodeChannels(),
     ) -> None:
         assert meta.cluster_id is not None
+        self.channels = channels
         self.cluster_id = meta.cluster_id
         self.metadata_dir = Path(config.metadata_log_dir)
         self._lock = _lock_of(config)
-        quorum_client = _node_client(
-            config, f"raft-client-{config.node_id}", config["controller.quorum.request.timeout.ms"]
+        to_controllers = partial(_node_client, config, channels.controllers)
+        quorum_client = to_controllers(
+            f"raft-client-{config.node_id}", config["controller.quorum.request.timeout.ms"]
         )
         # Two, so that no heartbeat waits behind what clients ask for.
-        forwarding, own = (
-            _node_client(config, f"{config.node_id}", _socket_timeout_ms(config)) for _ in range(2)
-        )
+        forwarding, own = (to_controllers(f"{config.node_id}", _socket_timeout_ms(config)) for _ in range(2))
         self._clients = (quorum_client, forwarding, own)
         self.raft = RaftDriver(raft_options(config, meta, controller_endpoints), clock, quorum_client)
         self.metadata = MetadataPublisher()
@@ -149,7 +153,9 @@ def _socket_timeout_ms(config: BrokerConfig) -> int:
     return int(config["controller.socket.timeout.ms"])
 
 
-def _node_client(config: BrokerConfig, client_id: str, request_timeout_ms: int) -> NodeClient:
+def _node_client(
+    config: BrokerConfig, security: ChannelSecurity, client_id: str, request_timeout_ms: int
+) -> NodeClient:
     idle_ms = config["connections.max.idle.ms"]
     return NodeClient(
         NodeClientSettings(
@@ -158,5 +164,6 @@ def _node_client(config: BrokerConfig, client_id: str, request_timeout_ms: int) 
             connection_setup_timeout_ms=config["socket.connection.setup.timeout.ms"],
             connection_setup_timeout_max_ms=config["socket.connection.setup.timeout.max.ms"],
             max_idle_ms=idle_ms if idle_ms >= 0 else float("inf"),
-        )
+        ),
+        security=security,
     )

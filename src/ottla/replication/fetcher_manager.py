@@ -34,6 +34,7 @@ from ottla.net.nodes import NodeClient, NodeClientSettings
 from ottla.net.peers import Node
 from ottla.replication.fetcher import FetcherSettings, ReplicaFetcher, Request
 from ottla.replication.partition import Partition
+from ottla.security.channels import PLAINTEXT, ChannelSecurity
 from ottla.storage.log.log import Log, Truncation
 from ottla.storage.log_manager import LogManager
 from ottla.wire.messages.fetch import FetchRequest
@@ -86,6 +87,7 @@ class ReplicaFetcherManager:
         logs: LogManager,
         clock: Clock,
         connect: Callable[[int], Client] | None = None,
+        security: ChannelSecurity = PLAINTEXT,
     ) -> None:
         """`broker_epoch` is that of this broker's registration; `connect` makes the client of a fetcher, by its id."""
         self._node_id = node_id
@@ -94,6 +96,7 @@ class ReplicaFetcherManager:
         self._logs = logs
         self.clock = clock
         self._connect = connect or self._node_client
+        self._security = security
         self.image = ClusterImage()
         # Where leaders are, and which version of a fetch they are asked by, as long as the image is the same.
         self._addresses: dict[int, Node | None] = {}
@@ -129,7 +132,8 @@ class ReplicaFetcherManager:
                     if RECEIVE_BUFFER in config.originals and config[RECEIVE_BUFFER] > 0
                     else None
                 ),
-            )
+            ),
+            security=self._security,
         )
 
     # ---- which partitions ---------------------------------------------------------------------------------

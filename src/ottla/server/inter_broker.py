@@ -24,6 +24,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.net.nodes import NodeClient, NodeClientSettings
 from ottla.net.peers import Node
+from ottla.security.channels import PLAINTEXT, ChannelSecurity
 from ottla.wire.messages.groups import share_state
 from ottla.wire.messages.list_offsets import ListOffsetsRequest
 from ottla.wire.messages.transactions import AddPartitionsToTxnRequest, WriteTxnMarkersRequest
@@ -57,12 +58,14 @@ class InterBroker:
         node_id: int,
         config: Callable[[], BrokerConfig],
         connect: Callable[[str], Client] | None = None,
+        security: ChannelSecurity = PLAINTEXT,
     ) -> None:
         """`connect` makes the client of a kind of questions, by its name; NodeClients if nothing else is said."""
         self.node_id = node_id
         self.image = ClusterImage()
         self._config = config
         self._connect = connect or self._node_client
+        self._security = security
         self._clients: dict[str, Client] = {}
         self._closed = False
         self._own: dict[type[Any], Callable[[Any], Pending[Any]]] = {}
@@ -77,7 +80,8 @@ class InterBroker:
                 connection_setup_timeout_ms=config["socket.connection.setup.timeout.ms"],
                 connection_setup_timeout_max_ms=config["socket.connection.setup.timeout.max.ms"],
                 max_idle_ms=idle_ms if idle_ms >= 0 else float("inf"),
-            )
+            ),
+            security=self._security,
         )
 
     # ---- the cluster ------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import re
 import shutil
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from ottla.cli.serve import (
 from ottla.config.broker import BrokerConfig
 from ottla.config.effective import advice, check_protection
 from ottla.config.errors import ConfigError
+from ottla.model.clock import SystemClock
 from ottla.node.formatting import ensure_formatted
 from ottla.server.network.socket_server import Acceptor, SocketServer
 from ottla.storage.dirs.meta_properties import MetaPropertiesError, read_meta_properties
@@ -164,14 +166,10 @@ def test_settings_that_promise_protection_keep_a_node_from_starting(tmp_path: Pa
     file.write_text(
         APACHE + "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n"
     )
-    protocols = "listener.security.protocol.map=PLAINTEXT:SSL,CONTROLLER:PLAINTEXT"
-    words = ["-X", "ssl.keystore.password=geheim", "-X", protocols]
+    words = ["-X", "delegation.token.secret.key=geheim"]
     assert main(["serve", "-c", str(file), "-d", str(data), *words]) == 2
     error = capsys.readouterr().err
-    assert (
-        f"authorizer.class.name ({file}, line 19), ssl.keystore.password (-X), listener PLAINTEXT (SSL)"
-        in error
-    )
+    assert f"authorizer.class.name ({file}, line 19), delegation.token.secret.key (-X)" in error
     assert "geheim" not in error
     assert error.count("\n") == 1
     assert not data.exists()
@@ -479,7 +477,7 @@ def test_a_pipe_is_a_file_too(tmp_path: Path) -> None:
 
 async def _advertised(listeners: str, caplog: pytest.LogCaptureFixture) -> tuple[list[str], list[str]]:
     config = BrokerConfig.of({"log.dirs": "/nowhere", "listeners": listeners})
-    sockets = SocketServer(config)
+    sockets = SocketServer(config, clock=SystemClock(), executor=ThreadPoolExecutor())
     await sockets.bind()
     hosts = [endpoint.host for endpoint in sockets.advertised(config.advertised_broker_listeners)]
     sockets.close()

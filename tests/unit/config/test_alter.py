@@ -187,8 +187,8 @@ def test_tiered_storage_is_not_left_without_a_word_on_its_data() -> None:
         (
             {"listener.security.protocol.map": "PLAINTEXT:SSL,CONTROLLER:PLAINTEXT"},
             True,
-            "Invalid value org.apache.kafka.common.config.ConfigException: listener PLAINTEXT asks for SSL, which is "
-            "not served yet for configuration Invalid dynamic configuration",
+            "Invalid value org.apache.kafka.common.config.ConfigException: listener PLAINTEXT cannot become one "
+            "with SSL while it runs yet: restart the node for configuration Invalid dynamic configuration",
         ),
         (
             {"principal.builder.class": "com.example.Builder"},

@@ -196,7 +196,6 @@ def test_keys_without_effect_are_named() -> None:
     ]
     assert without_effect(names) == [
         "listener.name.a.max.connection.creation.rate",
-        "listener.name.a.ssl.keystore.type",
         "num.io.threads",
     ]
 

@@ -13,7 +13,13 @@ import pytest
 import ottla
 from ottla.config.broker import BrokerConfig
 from ottla.config.definitions import BROKER_KEYS, GROUP_KEYS, TOPIC_KEYS
-from ottla.config.effective import EFFECTIVE, PER_LISTENER, check_protection, without_effect
+from ottla.config.effective import (
+    EFFECTIVE,
+    OF_SECURITY,
+    PER_LISTENER,
+    check_protection,
+    without_effect,
+)
 from ottla.config.errors import ConfigError
 from ottla.config.settings import synonyms_of
 
@@ -25,7 +31,10 @@ TABLES = {
 # So do the rules between keys, which end the module of BrokerConfig.
 RULES = "\ndef _check_rules("
 # Read through a name that is put together, or there for its check alone.
-ALSO_READ = {"controller.quorum.bootstrap.servers", "group.streams.max.standby.replicas"}
+ALSO_READ = {"controller.quorum.bootstrap.servers", "group.streams.max.standby.replicas"} | {
+    *(f"ssl.keystore.{name}" for name in ("certificate.chain", "key", "location", "password", "type")),
+    *(f"ssl.truststore.{name}" for name in ("certificates", "location", "password", "type")),
+}
 
 
 @cache
@@ -70,12 +79,14 @@ def test_every_effective_key_is_read_somewhere() -> None:
 
 def test_every_key_that_is_read_is_called_effective() -> None:
     read = {key for key in BROKER_KEYS if _named(key)}
-    assert sorted(read - EFFECTIVE) == []
+    # That one is a listener's alone.
+    assert sorted(read - EFFECTIVE - {"sasl.jaas.config"}) == []
 
 
 def test_listeners_own_keys_are_those_read_for_a_listener() -> None:
     read = {key for key in BROKER_KEYS if any(_read_for_listener(key, text) for text in _sources())}
-    assert read == PER_LISTENER
+    # Those of security are read through `partial(config.for_listener, listener)`.
+    assert read | OF_SECURITY | {"sasl.jaas.config"} == PER_LISTENER
 
 
 def _read_for_listener(key: str, text: str) -> bool:
@@ -100,41 +111,19 @@ def test_what_nobody_knows_is_not_called_known() -> None:
         ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
         ("super.users", "User:admin"),
         ("allow.everyone.if.no.acl.found", "false"),
-        ("security.inter.broker.protocol", "SSL"),
-        ("sasl.enabled.mechanisms", "PLAIN"),
         ("sasl.jaas.config", "x required;"),
-        ("ssl.keystore.location", "/etc/kafka/keys.jks"),
-        ("ssl.client.auth", "required"),
-        ("listener.name.plaintext.ssl.truststore.location", "/etc/kafka/trust.jks"),
-        ("listener.name.plaintext.scram-sha-256.sasl.jaas.config", "x required;"),
-        ("connections.max.reauth.ms", "1000"),
+        ("sasl.oauthbearer.jwks.endpoint.url", "https://127.0.0.1/keys"),
+        ("listener.name.plaintext.sasl.kerberos.service.name", "kafka"),
         ("delegation.token.secret.key", "s"),
         ("principal.builder.class", "com.example.Builder"),
     ],
 )
 def test_a_node_that_is_to_protect_its_data_is_refused(name: str, value: str) -> None:
-    listeners = {} if name != "security.inter.broker.protocol" else {"listeners": "SSL://127.0.0.1:0"}
-    config = BrokerConfig.of({"log.dirs": "/d", **listeners, name: value})
+    config = BrokerConfig.of({"log.dirs": "/d", name: value})
     with pytest.raises(ConfigError) as refused:
         check_protection(config, lambda key: f"where {key} was set")
     assert f"{name} (where {name} was set)" in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"listeners": "SSL://127.0.0.1:0"},
-        {"listeners": "IN://127.0.0.1:0", "listener.security.protocol.map": "IN:SASL_PLAINTEXT"},
-        {
-            "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SASL_SSL",
-        },
-    ],
-)
-def test_a_listener_that_is_to_be_secured_is_refused(settings: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=r"listener \w+ \((SSL|SASL_PLAINTEXT|SASL_SSL)\)"):
-        check_protection(BrokerConfig.of({"log.dirs": "/d", **settings}))
 
 
 def test_what_asks_for_nothing_is_taken() -> None:

@@ -226,8 +226,9 @@ def test_a_broker_of_another_age_is_told() -> None:
 class _Handshake:
     """A conversation of two rounds."""
 
-    def __init__(self) -> None:
+    def __init__(self, again_after_ms: float | None = None) -> None:
         self.rounds = 0
+        self.reauthenticate_after_ms = again_after_ms
 
     def begin(self, ranges: ApiRanges) -> tuple[Any, int] | None:
         return SaslHandshakeRequest(mechanism="PLAIN"), 1
@@ -248,6 +249,33 @@ def test_an_authenticator_has_its_say_before_the_connection_is_ready() -> None:
         assert sent(connection) == [(17, 1, round_)]
         connection.receive(encode_response(SaslHandshakeResponse(mechanisms=[]), 1, round_), 1.0)
     assert connection.state is State.READY
+
+
+def test_a_session_that_ends_is_renewed_behind_what_is_in_flight() -> None:
+    connection = make(_Handshake(again_after_ms=100.0))
+    sent(connection)
+    connection.receive(encode_response(RANGES, 4, FIRST), 1.0)
+    for round_ in (1, 2):
+        connection.receive(encode_response(SaslHandshakeResponse(mechanisms=[]), 1, round_), 2.0)
+    assert connection.reauthenticate_at_ms == 102.0
+    answers: list[Any] = []
+    connection.send(
+        SaslHandshakeRequest(mechanism="x"),
+        1,
+        lambda response, error, now: answers.append(response),
+        50.0,
+        1000.0,
+    )
+    sent(connection)
+    connection.reauthenticate(102.0)
+    assert (connection.state, connection.reauthenticate_at_ms) == (State.AUTHENTICATING, float("inf"))
+    assert connection.last_used_ms == 50.0
+    assert sent(connection) == [(17, 1, 4)]
+    connection.receive(encode_response(SaslHandshakeResponse(mechanisms=["asked"]), 1, 3), 103.0)
+    assert [answer.mechanisms for answer in answers] == [["asked"]]
+    assert connection.state is State.AUTHENTICATING
+    connection.receive(encode_response(SaslHandshakeResponse(mechanisms=[]), 1, 4), 104.0)
+    assert (connection.state, connection.reauthenticate_at_ms) == (State.READY, 204.0)
 
 
 def test_a_refused_authentication_ends_the_connection() -> None:

@@ -13,6 +13,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
@@ -23,8 +24,11 @@ from ottla.config.effective import check_protection
 from ottla.config.errors import ConfigError
 from ottla.config.listeners import Listener as ListenerConfig
 from ottla.metadata.registrations import Endpoint
+from ottla.model.clock import Clock
 from ottla.model.tasks import spawn_restarting
+from ottla.security.channels import WITH_SASL, WITH_TLS
 from ottla.server.network.authentication import SaslListener, SaslServerAuthenticator
+from ottla.server.network.channel_builders import ListenerSasl, ListenerTls, ScramCredentials
 from ottla.server.network.connection import (
     SHARED_BUFFER_BYTES,
     Connection,
@@ -36,7 +40,7 @@ from ottla.server.network.connection import (
 )
 from ottla.server.network.frame_pool import GIANT_BUDGET_BYTES, ORDINARY_BUDGET_BYTES, FramePool
 from ottla.server.network.output import Answer
-from ottla.server.network.tls import SEALED_BUFFER_BYTES, TlsConnection, TlsLayer
+from ottla.server.network.tls import SEALED_BUFFER_BYTES, Handshakes, TlsConnection, TlsLayer
 from ottla.storage.files import open_files
 
 log = logging.getLogger("ottla.server")
@@ -337,9 +341,21 @@ def sealed_buffer() -> memoryview:
 class SocketServer:
     """All listening sockets of a node and the connections they have accepted."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock,
+        executor: Executor,
+        scram_credentials: ScramCredentials = lambda mechanism, user: None,
+    ) -> None:
         self._config = config
+        self._clock = clock
+        self._executor = executor
+        self._scram_credentials = scram_credentials
         self._shared = shared_buffer()
+        self._sealed: memoryview | None = None
+        self._handshakes: Handshakes | None = None
         self.connections = Connections(limits_of(config), pool_of(config), monotonic)
         self._hosts: dict[str, Acceptor] = {}
 
@@ -360,6 +376,8 @@ class SocketServer:
             self._shared,
             config.for_listener(listener.name, "socket.request.max.bytes"),
             monotonic,
+            tls=await self._tls(listener) if listener.security_protocol in WITH_TLS else None,
+            sasl=self._sasl(listener) if listener.security_protocol in WITH_SASL else None,
         )
         bind = partial(
             host.bind, listener.host, backlog=self._backlog(), options=self._options(listener.name)
@@ -375,6 +393,17 @@ class SocketServer:
             else:
                 raise ConfigError(_cannot_listen(listener, error), "listeners") from error
         return host
+
+    async def _tls(self, listener: ListenerConfig) -> TlsLayer:
+        if self._sealed is None or self._handshakes is None:
+            self._sealed = sealed_buffer()
+            self._handshakes = Handshakes(asyncio.get_running_loop())
+        # Stores are files, and keys may take long to be had from their passwords.
+        identity = await asyncio.to_thread(ListenerTls, self._config, listener.name)
+        return TlsLayer(identity, self._handshakes, self._sealed)
+
+    def _sasl(self, listener: ListenerConfig) -> SaslListener:
+        return ListenerSasl(self._config, listener.name, self._scram_credentials, self._clock, self._executor)
 
     def _backlog(self) -> int:
         # Kafka's default of 50 is what a burst of clients overruns; only a user's own value counts.
@@ -445,6 +474,8 @@ class SocketServer:
         for host in self._of(kind):
             host.stop()
         self.connections.close_all(kind)
+        if kind is None and self._handshakes is not None:
+            self._handshakes.close()
 
     async def finish(self, kind: Listener | None = None) -> None:
         """After `close`: handlers that run come to their end."""

@@ -23,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from ottla.model.errors import KafkaError
 from ottla.model.tasks import guarded
 from ottla.security.principal import KafkaPrincipal
 from ottla.server.network.connection import Connection, Host
@@ -168,8 +169,12 @@ class TlsConnection(Connection):
         if self.is_authenticated:
             self.must_be_ready_by = float("inf")
         certificate = self._tls.getpeercert(binary_form=True)
-        if certificate is not None:
-            self.principal = self._layer.identity.principal_of(certificate)
+        try:
+            if certificate is not None:
+                self.principal = self._layer.identity.principal_of(certificate)
+        except KafkaError as error:
+            self.close(str(error))
+            return
         self._resume_reading()
 
     # ---- reading ------------------------------------------------------------------------------------------

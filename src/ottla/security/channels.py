@@ -1,0 +1,28 @@
+"""How a connection is protected: by which of Kafka's security protocols, and what that takes on the side that connects.
+
+A ChannelSecurity is made once (see clients.py) and serves any number of connections: brokers' among themselves, and
+clients'. A value: who it is to the other side comes out of it only as tokens.
+"""
+
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from ottla.security.sasl.mechanisms import SaslClient
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+WITH_TLS: Final = frozenset({"SSL", "SASL_SSL"})
+WITH_SASL: Final = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSecurity:
+    """What a connection needs on top of its socket; nothing, if it is a plain one."""
+
+    ssl_context: ssl.SSLContext | None = None
+    mechanism: str = ""
+    new_exchange: Callable[[], SaslClient] | None = field(default=None, repr=False)
+
+
+PLAINTEXT: Final = ChannelSecurity()
