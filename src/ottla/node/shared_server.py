@@ -24,7 +24,7 @@ from ottla.raft.state import Timeouts
 from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, ReplicaKey, VoterNode, VoterSet
 from ottla.security.channels import ChannelSecurity
 from ottla.server.forwarding import ChannelSettings, RemoteController
-from ottla.server.network.channel_builders import NodeChannels
+from ottla.server.network.channel_builders import PLAIN_CHANNELS, NodeChannels
 from ottla.storage.dirs.log_dir import DirLock
 from ottla.storage.dirs.meta_properties import MetaProperties
 
@@ -40,7 +40,7 @@ class SharedServer:
         clock: Clock,
         executor: Executor,
         on_failure: Callable[[BaseException], None],
-        channels: NodeChannels = NodeChannels(),
+        channels: NodeChannels = PLAIN_CHANNELS,
     ) -> None:
         assert meta.cluster_id is not None
         self.channels = channels

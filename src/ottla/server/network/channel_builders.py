@@ -11,9 +11,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from functools import partial
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ottla.config.broker import BrokerConfig
+from ottla.config.definitions import BROKER_KEYS
 from ottla.config.errors import ConfigError
 from ottla.config.settings import LISTENER_PREFIX
 from ottla.model.clock import Clock
@@ -56,13 +57,16 @@ class NodeChannels(NamedTuple):
         return cls(controllers, brokers)
 
 
+PLAIN_CHANNELS: Final = NodeChannels()
+
+
 def _node_channel(config: BrokerConfig, listener: str, mechanism_key: str) -> ChannelSecurity:
     mechanism = config.for_listener(listener, mechanism_key)
     jaas_key = f"{LISTENER_PREFIX}{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
     try:
         return channel_security(
             config.security_protocols[listener],
-            partial(config.for_listener, listener),
+            partial(_value, config, listener),
             mechanism,
             jaas_key,
             config.originals.get(jaas_key),
@@ -71,12 +75,17 @@ def _node_channel(config: BrokerConfig, listener: str, mechanism_key: str) -> Ch
         raise ConfigError(f"connections to listener {listener} of other nodes: {error}", error.key) from None
 
 
+def _value(config: BrokerConfig, listener: str, key: str) -> Any:
+    """A key's value for a listener; None for one that only clients have."""
+    return config.for_listener(listener, key) if key in BROKER_KEYS else None
+
+
 class ListenerTls:
     """The TLS of one listener (TlsIdentity)."""
 
     def __init__(self, config: BrokerConfig, listener: str) -> None:
         """Reads its stores, which takes a while: off the loop."""
-        get = partial(config.for_listener, listener)
+        get = partial(_value, config, listener)
         try:
             self.context = server_context(tls_settings(get))
             self._mapper = SslPrincipalMapper(get("ssl.principal.mapping.rules"))
