@@ -26,7 +26,6 @@ QOP_AUTH: Final = 1
 # What Java says that it can take, though there is no layer that would send it.
 MAX_BUFFER_BYTES: Final = 1 << 16
 _LAYERS_BYTES: Final = 4
-_MAX_SHOWN: Final = 500
 
 # KerberosError: a client, or its ticket, that is not valid yet; a request that looks like a replay.
 _RETRIABLE: Final = (21, 33, 34)
@@ -81,8 +80,8 @@ class GssapiSaslServer:
         raise _error("a token after the end of the exchange")
 
     def _accept(self, response: bytes) -> bytes:
-        token = _call("GSS accept", lambda: self._context.step(response))
-        if self._context.complete:
+        token, complete = _call("GSS accept", lambda: (self._context.step(response), self._context.complete))
+        if complete:
             if not token:
                 return self._offer_layers(b"")
             self._step = self._offer_layers
@@ -138,8 +137,12 @@ class GssapiSaslClient:
         raise _client_error("a token after the end of the exchange")
 
     def _initiate(self, challenge: bytes) -> bytes:
-        token = _call("GSS initiate", lambda: self._context.step(challenge or None), _client_error)
-        self._next(self._choose_layer if self._context.complete else self._initiate)
+        token, complete = _call(
+            "GSS initiate",
+            lambda: (self._context.step(challenge or None), self._context.complete),
+            _client_error,
+        )
+        self._next(self._choose_layer if complete else self._initiate)
         # Where the client has the last word, the server waits for it, though it is empty.
         return token or b""
 
@@ -179,7 +182,7 @@ def _call(what: str, function: Callable[[], _T], failed: Callable[[str, bool], S
         return function()
     except Exception as error:
         retriable = _is_retriable(error, client=failed is _client_error)
-        raise failed(f"{what} failed: {str(error)[:_MAX_SHOWN]}", retriable) from error
+        raise failed(f"{what} failed: {error}", retriable) from error
 
 
 def _is_retriable(error: Exception, *, client: bool) -> bool:

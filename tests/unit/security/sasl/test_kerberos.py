@@ -60,7 +60,7 @@ def test_what_is_no_name(text: str) -> None:
         ("a/b@R", ["RULE:[1:$1]", "RULE:[2:$2;$1]"], "b;a"),
         ("a@R", ["RULE:[01:$01]"], "a"),
         ("a@R", ["RULE:[1:$1](b)", "RULE:[1:c]"], "c"),
-        ("ab@R", ["RULE:[1:$1](a)", "RULE:[1:$1](ab)"], "ab"),
+        ("ab@R", ["RULE:[1:$1-](a)", "RULE:[1:$1](ab)"], "ab"),
         ("alice@R", ["RULE:[1:$1@$0](.*@R)s/@.*//"], "alice"),
         ("ab@R", [r"RULE:[1:$1]s/(?<n>a)(b)/$2${n}\$1$0/"], "ba$1ab"),
         ("ab@R", ["RULE:[1:$1]s/(a)(c)?/$2x$13/"], "xa3b"),
