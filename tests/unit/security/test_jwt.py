@@ -237,6 +237,13 @@ def test_what_was_signed_is_what_is_read() -> None:
             validator()(token)
 
 
+@pytest.mark.parametrize("signature", [b"", b"\0", bytes(64), bytes(63), b"\xff" * 64, bytes(1000)])
+def test_signatures_of_curves_that_are_none(signature: bytes) -> None:
+    text = f"{section({'alg': 'ES256', 'kid': 'ES256'})}.{section(claims())}"
+    with pytest.raises(InvalidTokenError):
+        validator()(f"{text}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}")
+
+
 @pytest.mark.parametrize(
     "payload",
     [
@@ -256,6 +263,12 @@ def test_a_payload_that_is_no_object(payload: bytes) -> None:
     token = pyjwt.PyJWS().encode(payload, RSA, algorithm="RS256", headers={"kid": "rsa"})
     with pytest.raises(InvalidTokenError):
         validator()(token)
+
+
+def test_a_claim_that_is_there_twice() -> None:
+    payload = json.dumps(claims()).replace('"sub": "alice"', '"sub": "root", "sub": "alice"').encode()
+    with pytest.raises(InvalidTokenError, match="no JSON object"):
+        validator()(signed(payload))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,9 @@ SCRAM_SHA_512: Final = "SCRAM-SHA-512"
 OAUTHBEARER: Final = "OAUTHBEARER"
 GSSAPI: Final = "GSSAPI"
 
+# Names that a stranger claims to have are in it.
+MAX_REASON_LENGTH: Final = 500
+
 _PLAIN_LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _SCRAM_LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _OAUTH_LOGIN: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
@@ -52,7 +55,7 @@ class SaslError(KafkaError):
     ) -> None:
         super().__init__(ErrorCode.SASL_AUTHENTICATION_FAILED, words or _words(mechanism, "authentication"))
         self.mechanism = mechanism
-        self.reason = reason
+        self.reason = reason if len(reason) <= MAX_REASON_LENGTH else reason[: MAX_REASON_LENGTH - 1] + "…"
         # Kerberos only: the same client may well succeed in a moment, so it is not to be told that it failed.
         self.retriable = retriable
         self._own_words = words

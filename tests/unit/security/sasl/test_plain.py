@@ -8,7 +8,7 @@ from tests.unit.security.sasl.support import exchange
 from ottla.config.errors import ConfigError
 from ottla.model.errors import ErrorCode
 from ottla.security.sasl.jaas import parse_jaas
-from ottla.security.sasl.mechanisms import SaslClient, SaslError, SaslServer
+from ottla.security.sasl.mechanisms import MAX_REASON_LENGTH, SaslClient, SaslError, SaslServer
 from ottla.security.sasl.plain import MAX_RESPONSE_BYTES, JaasUsers, PlainSaslClient, PlainSaslServer
 
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -137,3 +137,4 @@ def test_what_the_peer_is_told_of_a_reauthentication() -> None:
     assert error.message == error.message_for(reauthenticating=False) == words.format("authentication")
     assert error.message_for(reauthenticating=True) == words.format("re-authentication")
     assert "why" not in f"{error} {error!r}"
+    assert len(SaslError("PLAIN", "x" * 10_000).reason) == MAX_REASON_LENGTH

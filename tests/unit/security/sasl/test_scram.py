@@ -153,6 +153,12 @@ def test_who_may_not_fails_at_the_proof_with_the_same_words(
     assert (one.authorization_id, one.token_authenticated, one.expires_at_ms) == ("", False, None)
 
 
+def test_no_proof_is_an_unknown_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ScramSaslServer, "_is_proof", lambda *arguments: True)
+    with pytest.raises(SaslError, match=FAILED):
+        exchange(ScramSaslClient(SHA_256, "nobody", "secret"), server())
+
+
 def test_without_tokens_nobody_comes_by_one() -> None:
     with pytest.raises(SaslError, match=FAILED):
         exchange(
