@@ -21,7 +21,7 @@ from ottla.client.offsets import OffsetAndTimestamp, list_offsets_question
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.net.aio import Driver
-from ottla.net.transport import monotonic_ms, tls_context
+from ottla.net.transport import monotonic_ms
 
 
 class AsyncClient:
@@ -38,7 +38,7 @@ class AsyncClient:
         **more: Any,
     ) -> None:
         self.config = self.CONFIG.of({**(settings or {}), **more})
-        self._ssl_context = tls_context(self.config.security_protocol, ssl_context)
+        self._ssl_context = self.config.tls_context(ssl_context)
         self._lock: AbstractContextManager[Any] = lock if lock is not None else nullcontext()
         self.core = NetworkCore(self.config, software_version=__version__)
         self._driver: Driver | None = None

@@ -32,7 +32,6 @@ from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.net.connection import OnDone
 from ottla.net.selector import InlineDriver
-from ottla.net.transport import tls_context
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 Adapt = Callable[[Any, int], Any]
@@ -52,7 +51,7 @@ class InlineClient:
         """`config` says which settings are known; the default one never creates a topic by asking for it."""
         self.config = config.of({**(settings or {}), **more})
         self.core = NetworkCore(self.config, software_version=__version__)
-        self._ssl_context = tls_context(self.config.security_protocol, ssl_context)
+        self._ssl_context = self.config.tls_context(ssl_context)
         self._driver: InlineDriver | None = None
         self._pid = os.getpid()
 
