@@ -117,12 +117,12 @@ class ClientConfig:
                 raise ConfigError(f"{setting.name} must not be negative, it is {value}")
         if self.max_in_flight_requests_per_connection < 1:
             raise ConfigError("max_in_flight_requests_per_connection must be at least 1")
-        if self.security_protocol == "SSL":
+        if self.security_protocol.endswith("SSL"):
             self._tls_settings()
 
     def tls_context(self, given: ssl.SSLContext | None = None) -> ssl.SSLContext | None:
         """The caller's context; without one, that of these settings if the protocol is one with TLS. Reads stores."""
-        if given is not None or self.security_protocol != "SSL":
+        if given is not None or not self.security_protocol.endswith("SSL"):
             return given
         from ottla.security.tls.contexts import client_context
 
@@ -135,7 +135,7 @@ class ClientConfig:
         from ottla.security.tls.contexts import tls_settings
 
         try:
-            return tls_settings(lambda key: getattr(self, key.replace(".", "_"), None))
+            return tls_settings(lambda key: getattr(self, key.replace(".", "_"), None), pem_files=True)
         except BadSetting as error:
             raise ConfigError(str(error)) from None
 
