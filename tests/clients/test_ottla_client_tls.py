@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.tls_stores import PASSWORD, keytool, run_keytool
 
 from ottla.client import AsyncClient
-from ottla.client.errors import NoBrokersAvailable
+from ottla.client.errors import ConfigError, NoBrokersAvailable
 from ottla.testing.broker import Broker
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
@@ -71,6 +72,29 @@ def test_a_trusted_certificate_lets_the_client_in(certificate: Path) -> None:
 
     with Broker() as broker:
         assert asyncio.run(scenario(broker.bootstrap_servers)) is not None
+
+
+@pytest.mark.parametrize("kind", ["JKS", "PKCS12"])
+def test_a_trust_store_of_javas(certificate: Path, kind: str, tmp_path: Path) -> None:
+    if keytool() is None:
+        pytest.skip("keytool makes the store")
+    store = tmp_path / "trust"
+    run_keytool(
+        *("-importcert", "-noprompt", "-alias", "ca", "-file", certificate),
+        *("-keystore", store, "-storetype", kind, "-storepass", PASSWORD),
+    )
+    given = {"security.protocol": "SSL", "ssl.truststore.location": str(store), "ssl.truststore.type": kind}
+
+    async def scenario(target: str) -> str | None:
+        async with tls_proxy(certificate, target) as address:
+            settings = {**given, "bootstrap.servers": address, "ssl.truststore.password": PASSWORD}
+            async with AsyncClient(settings) as client:
+                return client.core.metadata.cluster_id
+
+    with Broker() as broker:
+        assert asyncio.run(scenario(broker.bootstrap_servers)) is not None
+    with pytest.raises(ConfigError, match=r"ssl.truststore.location: .*: the password is wrong"):
+        AsyncClient({**given, "ssl.truststore.password": "other-secret"})
 
 
 def test_an_unknown_certificate_is_refused(certificate: Path) -> None:

@@ -21,7 +21,8 @@ from ottla.client.offsets import OffsetAndTimestamp, list_offsets_question
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.net.aio import Driver
-from ottla.net.transport import monotonic_ms, tls_context
+from ottla.net.sasl import authenticator_of
+from ottla.net.transport import monotonic_ms
 
 
 class AsyncClient:
@@ -38,9 +39,11 @@ class AsyncClient:
         **more: Any,
     ) -> None:
         self.config = self.CONFIG.of({**(settings or {}), **more})
-        self._ssl_context = tls_context(self.config.security_protocol, ssl_context)
         self._lock: AbstractContextManager[Any] = lock if lock is not None else nullcontext()
-        self.core = NetworkCore(self.config, software_version=__version__)
+        self._security = self.config.security(ssl_context)
+        self.core = NetworkCore(
+            self.config, software_version=__version__, authenticator=authenticator_of(self._security)
+        )
         self._driver: Driver | None = None
 
     @property
@@ -52,7 +55,7 @@ class AsyncClient:
     async def start(self) -> Self:
         """Find the cluster; NoBrokersAvailable if there is none within bootstrap_timeout_ms."""
         if self._driver is None:
-            self._driver = Driver(self.core, ssl_context=self._ssl_context, lock=self._lock)
+            self._driver = Driver(self.core, ssl_context=self._security.ssl_context, lock=self._lock)
             try:
                 contact = FirstContact(self.core, self.config.bootstrap_timeout_ms)
                 await self._driver.until(contact.is_settled, contact.limit_ms)

@@ -6,11 +6,18 @@ the nearest one that is. Instances are immutable; defaults are those of the Java
 """
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Self
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from ottla.client.errors import ConfigError
+from ottla.config.errors import ConfigError as BadSetting
+from ottla.security.channels import PROTOCOLS, WITH_SASL, WITH_TLS, ChannelSecurity
+
+if TYPE_CHECKING:
+    from ottla.security.sasl.mechanisms import SaslClient
+    from ottla.security.tls.contexts import TlsSettings
 
 DEFAULT_PORT = 9092
 
@@ -52,6 +59,9 @@ def _parse_address(text: str) -> Address:
     return Address(host, port)
 
 
+_OF_SASL = ("sasl_mechanism", "sasl_jaas_config", "sasl_username", "sasl_password")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
     """What every client needs."""
@@ -76,17 +86,96 @@ class ClientConfig:
     allow_auto_create_topics: bool = True
     # A frame larger than this is taken for garbage and closes the connection before anything is allocated.
     max_response_bytes: int = 512 * 1024 * 1024
+    # TLS, by the broker's keys (ottla.security.tls). A store without a type is read as what it is, PEM too.
+    ssl_truststore_type: str | None = None
+    ssl_truststore_location: str | None = None
+    ssl_truststore_password: str | None = field(default=None, repr=False)
+    ssl_truststore_certificates: str | None = field(default=None, repr=False)
+    ssl_keystore_type: str | None = None
+    ssl_keystore_location: str | None = None
+    ssl_keystore_password: str | None = field(default=None, repr=False)
+    ssl_keystore_certificate_chain: str | None = field(default=None, repr=False)
+    ssl_keystore_key: str | None = field(default=None, repr=False)
+    ssl_key_password: str | None = field(default=None, repr=False)
+    ssl_protocol: str | None = None
+    ssl_enabled_protocols: str | list[str] | tuple[str, ...] | None = None
+    ssl_cipher_suites: str | list[str] | tuple[str, ...] | None = None
+    ssl_endpoint_identification_algorithm: str = "https"
+    # PEM files by librdkafka's names.
+    ssl_ca_location: str | None = None
+    ssl_certificate_location: str | None = None
+    ssl_key_location: str | None = None
+    # SASL, by Kafka's keys; a name and a password, as librdkafka has them, will do for a JAAS text.
+    sasl_mechanism: str | None = None
+    sasl_jaas_config: str | None = field(default=None, repr=False)
+    sasl_username: str | None = None
+    sasl_password: str | None = field(default=None, repr=False)
+    # Parts of Java's: refused unless they name what there is.
+    ssl_provider: str | None = None
+    ssl_keymanager_algorithm: str | None = None
+    ssl_trustmanager_algorithm: str | None = None
+    ssl_secure_random_implementation: str | None = None
+    ssl_engine_factory_class: str | None = None
 
     def __post_init__(self) -> None:
         parse_addresses(self.bootstrap_servers)
-        if self.security_protocol not in ("PLAINTEXT", "SSL"):
-            raise ConfigError(f"security_protocol {self.security_protocol!r} is not one of PLAINTEXT, SSL")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name.endswith(("_ms", "_bytes")) and isinstance(value, int) and value < 0:
-                raise ConfigError(f"{field.name} must not be negative, it is {value}")
+        if self.security_protocol not in PROTOCOLS:
+            known = ", ".join(PROTOCOLS)
+            raise ConfigError(f"security_protocol {self.security_protocol!r} is not one of {known}")
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if setting.name.endswith(("_ms", "_bytes")) and isinstance(value, int) and value < 0:
+                raise ConfigError(f"{setting.name} must not be negative, it is {value}")
         if self.max_in_flight_requests_per_connection < 1:
             raise ConfigError("max_in_flight_requests_per_connection must be at least 1")
+        if self.security_protocol in WITH_TLS:
+            self._tls_settings()
+        self._exchanges()
+
+    def security(self, given: ssl.SSLContext | None = None) -> ChannelSecurity:
+        """What connections need on top of their sockets. Reads stores."""
+        context, exchanges = self.tls_context(given), self._exchanges()
+        return ChannelSecurity(context, self.sasl_mechanism or "", exchanges)
+
+    def _exchanges(self) -> "Callable[[], SaslClient] | None":
+        if self.security_protocol not in WITH_SASL:
+            given = [name for name in _OF_SASL if getattr(self, name) is not None]
+            if given:
+                raise ConfigError(
+                    f"{given[0].replace('_', '.')} is for a security.protocol of SASL_SSL or SASL_PLAINTEXT, "
+                    f"and it is {self.security_protocol}"
+                )
+            return None
+        from ottla.security.sasl.clients import sasl_exchanges
+
+        login = None
+        if self.sasl_username is not None and self.sasl_password is not None:
+            login = self.sasl_username, self.sasl_password
+        try:
+            if self.sasl_mechanism is None:
+                raise BadSetting("sasl.mechanism is not set: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
+            return sasl_exchanges(self.sasl_mechanism, "sasl.jaas.config", self.sasl_jaas_config, login)
+        except BadSetting as error:
+            raise ConfigError(str(error)) from None
+
+    def tls_context(self, given: ssl.SSLContext | None = None) -> ssl.SSLContext | None:
+        """The caller's context; without one, that of these settings if the protocol is one with TLS. Reads stores."""
+        if given is not None or not self.security_protocol.endswith("SSL"):
+            return given
+        from ottla.security.tls.contexts import client_context
+
+        try:
+            return client_context(self._tls_settings())
+        except BadSetting as error:
+            raise ConfigError(str(error)) from None
+
+    def _tls_settings(self) -> "TlsSettings":
+        from ottla.security.tls.contexts import tls_settings
+
+        try:
+            return tls_settings(lambda key: getattr(self, key.replace(".", "_"), None), pem_files=True)
+        except BadSetting as error:
+            raise ConfigError(str(error)) from None
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -95,7 +184,7 @@ class ClientConfig:
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
         """From names and values as a user gives them."""
-        types = {field.name: field.type for field in fields(cls)}
+        types = {setting.name: setting.type for setting in fields(cls)}
         known: dict[str, Any] = {}
         for name, value in settings.items():
             key = name.replace(".", "_")

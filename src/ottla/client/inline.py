@@ -31,8 +31,8 @@ from ottla.client.offsets import OffsetAndTimestamp, list_offsets_question
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.net.connection import OnDone
+from ottla.net.sasl import authenticator_of
 from ottla.net.selector import InlineDriver
-from ottla.net.transport import tls_context
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 Adapt = Callable[[Any, int], Any]
@@ -51,8 +51,10 @@ class InlineClient:
     ) -> None:
         """`config` says which settings are known; the default one never creates a topic by asking for it."""
         self.config = config.of({**(settings or {}), **more})
-        self.core = NetworkCore(self.config, software_version=__version__)
-        self._ssl_context = tls_context(self.config.security_protocol, ssl_context)
+        self._security = self.config.security(ssl_context)
+        self.core = NetworkCore(
+            self.config, software_version=__version__, authenticator=authenticator_of(self._security)
+        )
         self._driver: InlineDriver | None = None
         self._pid = os.getpid()
 
@@ -72,7 +74,7 @@ class InlineClient:
     def start(self) -> Self:
         """Find the cluster; NoBrokersAvailable if there is none within bootstrap_timeout_ms."""
         if self._driver is None:
-            self._driver = InlineDriver(self.core, ssl_context=self._ssl_context)
+            self._driver = InlineDriver(self.core, ssl_context=self._security.ssl_context)
             try:
                 contact = FirstContact(self.core, self.config.bootstrap_timeout_ms)
                 self.driver.until(contact.is_settled, contact.limit_ms)

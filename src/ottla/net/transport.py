@@ -1,5 +1,5 @@
-"""What a core and its driver say to each other, and what every driver needs beside its sockets: the clock, TLS, words
-for what failed.
+"""What a core and its driver say to each other, and what every driver needs beside its sockets: the clock, words for
+what failed.
 """
 
 import os
@@ -60,13 +60,6 @@ class Core(Protocol):
 
 def monotonic_ms() -> float:
     return time.monotonic() * 1000.0
-
-
-def tls_context(security_protocol: str, given: ssl.SSLContext | None) -> ssl.SSLContext | None:
-    """The caller's context; without one, that of the system if the protocol is one with TLS."""
-    if given is None and security_protocol == "SSL":
-        return ssl.create_default_context()
-    return given
 
 
 def reason_of(error: Exception) -> str:

@@ -1,6 +1,6 @@
 """How a connection is protected: by which of Kafka's security protocols, and what that takes on the side that connects.
 
-A ChannelSecurity is made once (see clients.py) and serves any number of connections: brokers' among themselves, and
+A ChannelSecurity is made once, of Kafka's keys, and serves any number of connections: brokers' among themselves, and
 clients'. A value: who it is to the other side comes out of it only as tokens.
 """
 

@@ -6,17 +6,16 @@ that made it. A client left by the parent of a fork is forgotten without touchin
 Spark's connector hands all `kafka.*` options to the Java client, which ignores what it does not know. Here a name that
 no client of Kafka knows is an error with the nearest one that is known; what the Java client knows and Ottla's has no
 use for (metrics reporters, buffers, assignors) is ignored and named in the log; what would silently weaken a connection
-(SASL, a keystore in Java's own format) is refused. The names of all other options are here, too, for jobs hand the same
-ones to their reads and to their writes: each ignores, whatever its value, what only the other one has.
+(SASL) is refused. The names of all other options are here, too, for jobs hand the same ones to their reads and to their
+writes: each ignores, whatever its value, what only the other one has.
 """
 
 import atexit
 import difflib
 import gc
 import os
-import ssl
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ottla.client.config import ClientConfig
@@ -65,17 +64,6 @@ SPARK_NAMES = ("checkpointLocation", "path", "queryName")
 _SPELLING = {name.lower(): name for name in (*SOURCE_NAMES, *SOURCE_NO_MEANING, *SINK_NAMES, *SPARK_NAMES)}
 # What ClientConfig has, by Kafka's names.
 CLIENT_KEYS = frozenset(field.name.replace("_", ".") for field in fields(ClientConfig))
-# TLS: PEM files, by the Java client's names and by librdkafka's.
-TLS_KEYS = {
-    "ssl.truststore.location": "ca",
-    "ssl.ca.location": "ca",
-    "ssl.keystore.location": "certificate",
-    "ssl.certificate.location": "certificate",
-    "ssl.key.location": "key",
-    "ssl.key.password": "password",
-    "ssl.endpoint.identification.algorithm": "names",
-}
-_TLS_TYPES = ("ssl.truststore.type", "ssl.keystore.type")
 # Settings of Java's consumers and producers that mean nothing to a client that reads ranges and writes batches.
 _JAVA_ONLY = """
     acks auto.commit.interval.ms auto.include.jmx.reporter auto.offset.reset batch.size buffer.memory check.crcs
@@ -88,10 +76,8 @@ _JAVA_ONLY = """
     metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms
     partition.assignment.strategy partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms
     partitioner.class partitioner.ignore.keys receive.buffer.bytes retries security.providers send.buffer.bytes
-    session.timeout.ms socket.connection.setup.timeout.max.ms ssl.cipher.suites ssl.enabled.protocols
-    ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm
-    ssl.keymanager.algorithm transaction.timeout.ms transactional.id transaction.two.phase.commit.enable
-    value.deserializer value.serializer
+    session.timeout.ms socket.connection.setup.timeout.max.ms transaction.timeout.ms transactional.id
+    transaction.two.phase.commit.enable value.deserializer value.serializer
 """
 _NO_MEANING = frozenset(_JAVA_ONLY.split())
 CLIENT_ID = "ottla-spark"
@@ -103,22 +89,11 @@ class OptionError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
-    """Where the files of a TLS connection are; on every machine of the cluster."""
-
-    ca: str | None = None
-    certificate: str | None = None
-    key: str | None = None
-    password: str | None = None
-    check_names: bool = True
-
-
-@dataclass(frozen=True, slots=True)
 class KafkaOptions:
     """`kafka.*`, sorted out."""
 
-    client: tuple[tuple[str, str], ...]  # for ClientConfig, sorted: usable as a key
-    tls: Tls | None
+    # For ClientConfig, sorted: usable as a key. Passwords may be among them.
+    client: tuple[tuple[str, str], ...] = field(repr=False)
     used: Mapping[str, str]  # further keys that the caller uses
     ignored: tuple[str, ...]
 
@@ -136,7 +111,6 @@ def kafka_options(
     _check_client(client)
     return KafkaOptions(
         client=tuple(sorted(client.items())),
-        tls=_tls(given),
         used={name: given[name] for name in given if name in used},
         ignored=tuple(
             sorted(PREFIX + name for name in given if name in _NO_MEANING and name not in {*used, *client})
@@ -166,14 +140,9 @@ def _check_name(name: str, used: set[str], refused: Mapping[str, str]) -> None:
         raise OptionError(f"the option {PREFIX}{name} is not supported: {refused[name]}")
     if name.startswith("sasl."):
         raise OptionError(f"the option {PREFIX}{name} is not supported: Ottla's client has no SASL")
-    known = {*CLIENT_KEYS, *_NO_MEANING, *TLS_KEYS, *_TLS_TYPES, *used}
+    known = {*CLIENT_KEYS, *_NO_MEANING, *used}
     if name in known:
         return
-    if name.startswith("ssl."):
-        raise OptionError(
-            f"the option {PREFIX}{name} is not supported: TLS takes PEM files, by "
-            "kafka.ssl.truststore.location, kafka.ssl.keystore.location and kafka.ssl.key.password"
-        )
     near = difflib.get_close_matches(name, sorted(known | refused.keys()), n=1)
     hint = f"; the nearest one is {PREFIX}{near[0]}" if near else ""
     raise OptionError(f"unknown option {PREFIX}{name}{hint}")
@@ -190,31 +159,19 @@ def _check_client(client: Mapping[str, str]) -> None:
         raise OptionError(f"kafka.*: {words}") from None
 
 
-def _tls(given: Mapping[str, str]) -> Tls | None:
-    for name in _TLS_TYPES:
-        if given.get(name, "PEM").upper() != "PEM":
-            raise OptionError(f"the option {PREFIX}{name} is {given[name]!r}: TLS takes PEM files here")
-    files = {part: given[name] for name, part in TLS_KEYS.items() if name in given}
-    if given.get("security.protocol", "PLAINTEXT").upper() != "SSL":
-        return None
-    check_names = bool(files.pop("names", "https"))
-    return Tls(**files, check_names=check_names)
-
-
-_Key = tuple[int, tuple[tuple[str, str], ...], Tls | None]
+_Key = tuple[int, tuple[tuple[str, str], ...]]
 _clients: dict[_Key, InlineClient] = {}
 
 
 def connect(kafka: KafkaOptions, **more: Any) -> InlineClient:
     """A client of the caller's own, started; the caller closes it."""
     settings: dict[str, Any] = {"client.id": CLIENT_ID, **dict(kafka.client), **more}
-    context = None if kafka.tls is None else ssl_context(kafka.tls)
-    return InlineClient(settings, ssl_context=context).start()
+    return InlineClient(settings).start()
 
 
 def shared_client(kafka: KafkaOptions) -> InlineClient:
     """The client that this process keeps for these settings; started, never closed by the caller."""
-    key: _Key = (os.getpid(), kafka.client, kafka.tls)
+    key: _Key = (os.getpid(), kafka.client)
     client = _clients.get(key)
     if client is None:
         _make_room()
@@ -237,16 +194,6 @@ def _patient(kafka: KafkaOptions) -> dict[str, Any]:
     if "bootstrap.timeout.ms" in given:
         return {}
     return {"bootstrap.timeout.ms": ClientConfig.of(given).default_api_timeout_ms}
-
-
-def ssl_context(tls: Tls) -> ssl.SSLContext:
-    """TLS from PEM files."""
-    context = ssl.create_default_context(cafile=tls.ca)
-    if not tls.check_names:
-        context.check_hostname = False
-    if tls.certificate is not None:
-        context.load_cert_chain(tls.certificate, tls.key, tls.password)
-    return context
 
 
 def _make_room() -> None:

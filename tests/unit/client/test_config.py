@@ -59,3 +59,27 @@ def test_addresses() -> None:
     )
     assert str(Address("::1", 3)) == "[::1]:3"
     assert ClientConfig(bootstrap_servers=["x:1", "y:2"]).addresses == (Address("x", 1), Address("y", 2))
+
+
+def test_tls_is_checked_before_anything_connects() -> None:
+    with pytest.raises(ConfigError, match=r"ssl\.enabled\.protocols: 'TLSv1\.1' is out of use"):
+        ClientConfig.of({"security.protocol": "SSL", "ssl.enabled.protocols": "TLSv1.1"})
+    # Java's client does not look at ssl.* where there is no TLS.
+    assert ClientConfig.of({"ssl.enabled.protocols": "TLSv1.1"}).tls_context() is None
+    config = ClientConfig.of({"security.protocol": "SSL", "ssl.truststore.location": "/no/such/store"})
+    with pytest.raises(
+        ConfigError, match=r"ssl.truststore.location: /no/such/store: No such file or directory"
+    ):
+        config.tls_context()
+
+
+def test_passwords_are_not_shown() -> None:
+    names = (
+        "truststore_password",
+        "keystore_password",
+        "keystore_key",
+        "key_password",
+        "keystore_certificate_chain",
+    )
+    config = ClientConfig.of({f"ssl_{name}": "hush" for name in names})
+    assert "hush" not in repr(config)

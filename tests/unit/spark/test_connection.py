@@ -121,9 +121,13 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_tls_from_pem_files(broker: Broker, certificate: Path) -> None:
     proxy = TlsProxy(certificate, broker.bootstrap_servers)
     given = {"kafka.bootstrap.servers": proxy.address, "kafka.security.protocol": "SSL"}
-    trusting = kafka_options({**given, "kafka.ssl.truststore.location": str(certificate)})
-    with connect(trusting) as client:
-        assert client.core.metadata.cluster_id is not None
+    for trust in (
+        {"kafka.ssl.truststore.location": str(certificate)},
+        {"kafka.ssl.ca.location": str(certificate)},
+        {"kafka.ssl.truststore.type": "PEM", "kafka.ssl.truststore.certificates": certificate.read_text()},
+    ):
+        with connect(kafka_options(given | trust)) as client:
+            assert client.core.metadata.cluster_id is not None
     with pytest.raises(NoBrokersAvailable):
         connect(kafka_options({**given, "kafka.bootstrap.timeout.ms": "0"}))
     proxy.close()

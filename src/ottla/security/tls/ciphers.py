@@ -60,19 +60,22 @@ def restrict(
     context: ssl.SSLContext, suites: Iterable[str], protocols: Collection[str], *, is_server: bool
 ) -> frozenset[str]:
     """Let a context have these suites only; the protocols that are left, since one without a suite cannot be spoken."""
-    wanted = [_known(name) for name in suites]
+    newer = {*TLS13_SUITES, *_offered(context, TLS13)}
+    wanted = [_known(name, newer) for name in suites]
     left = set()
-    if TLS13 in protocols and _restrict_newer(context, [name for name in wanted if name in TLS13_SUITES]):
+    if TLS13 in protocols and _restrict_newer(context, [name for name in wanted if name in newer]):
         left.add(TLS13)
-    if TLS12 in protocols and _restrict_older(context, wanted, is_server):
+    if TLS12 in protocols and _restrict_older(
+        context, [name for name in wanted if name not in newer], is_server
+    ):
         left.add(TLS12)
     if not left:
         raise ConfigError(f"{KEY}: no suite that can be used with {' or '.join(sorted(protocols))}", KEY)
     return frozenset(left)
 
 
-def _known(name: str) -> str:
-    if name in OPENSSL_NAMES or name in TLS13_SUITES or name in _SIGNALS or _NEVER_USED.fullmatch(name):
+def _known(name: str, newer: Collection[str]) -> str:
+    if name in OPENSSL_NAMES or name in newer or name in _SIGNALS or _NEVER_USED.fullmatch(name):
         return name
     near = difflib.get_close_matches(name[:100], [*TLS13_SUITES, *OPENSSL_NAMES], n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
@@ -106,7 +109,7 @@ def _restrict_older(context: ssl.SSLContext, wanted: list[str], is_server: bool)
             names = []
     usable = {java for java, openssl in OPENSSL_NAMES.items() if openssl in names}
     usable &= {java for java, openssl in OPENSSL_NAMES.items() if openssl in _offered(context, TLS12)}
-    unused = [name for name in wanted if name not in {*usable, *TLS13_SUITES, *_SIGNALS}]
+    unused = [name for name in wanted if name not in {*usable, *_SIGNALS}]
     if unused:
         log.warning("%s: %s cannot be used and will not be", KEY, ", ".join(unused))
     return bool(usable)

@@ -79,11 +79,11 @@ class TlsSettings:
     endpoint_identification_algorithm: str = "https"
 
 
-def tls_settings(get: Callable[[str], Any]) -> TlsSettings:
+def tls_settings(get: Callable[[str], Any], *, pem_files: bool = False) -> TlsSettings:
     """The settings, from whatever gives a value for a key of Kafka's: text or parsed, None where there is none.
 
-    Without a type a store is read as what it is. librdkafka's names for PEM files are taken too (ssl.ca.location,
-    ssl.certificate.location, ssl.key.location).
+    Without a type a store is read as what it is. With `pem_files`, librdkafka's names are asked for, too:
+    ssl.ca.location, ssl.certificate.location, ssl.key.location.
     """
     for key, allowed in _FIXED.items():
         if (value := _text(get, key)) and value not in allowed:
@@ -107,8 +107,8 @@ def tls_settings(get: Callable[[str], Any]) -> TlsSettings:
         if one not in _VERSIONS:
             raise _bad_protocol("ssl.enabled.protocols", one)
     return TlsSettings(
-        _key_store(get),
-        _trust_store(get),
+        _key_store(get, pem_files),
+        _trust_store(get, pem_files),
         protocol,
         enabled,
         _list(get, "ssl.cipher.suites"),
@@ -122,9 +122,9 @@ def _bad_protocol(key: str, value: str) -> ConfigError:
     return ConfigError(f"{key}: {value!r} {why}; {TLS12} and {TLS13} are left", key)
 
 
-def _key_store(get: Callable[[str], Any]) -> StoreSettings:
+def _key_store(get: Callable[[str], Any], pem_files: bool) -> StoreSettings:
     kind, location = _text(get, f"{KEY_STORE}.type"), _text(get, f"{KEY_STORE}.location")
-    if location is None and (location := _text(get, "ssl.certificate.location")) is not None:
+    if pem_files and location is None and (location := _text(get, "ssl.certificate.location")) is not None:
         kind = PEM
     store = StoreSettings(
         KEY_STORE,
@@ -134,7 +134,7 @@ def _key_store(get: Callable[[str], Any]) -> StoreSettings:
         _secret(get, f"{KEY_STORE}.certificate.chain"),
         _secret(get, f"{KEY_STORE}.key"),
         _secret(get, "ssl.key.password"),
-        _text(get, "ssl.key.location"),
+        _text(get, "ssl.key.location") if pem_files else None,
     )
     key, chain = f"{KEY_STORE}.key", f"{KEY_STORE}.certificate.chain"
     if (store.key is None) != (store.certificates is None):
@@ -143,9 +143,9 @@ def _key_store(get: Callable[[str], Any]) -> StoreSettings:
     return _checked(store, key)
 
 
-def _trust_store(get: Callable[[str], Any]) -> StoreSettings:
+def _trust_store(get: Callable[[str], Any], pem_files: bool) -> StoreSettings:
     kind, location = _text(get, f"{TRUST_STORE}.type"), _text(get, f"{TRUST_STORE}.location")
-    if location is None and (location := _text(get, "ssl.ca.location")) is not None:
+    if pem_files and location is None and (location := _text(get, "ssl.ca.location")) is not None:
         kind = PEM
     store = StoreSettings(
         TRUST_STORE,

@@ -79,15 +79,22 @@ def _rule(pattern: str, replacement: str, case: str) -> Rule:
     def apply(name: str) -> str | None:
         if compiled.fullmatch(name) is None:
             return None
-        result = compiled.sub(
-            lambda found: "".join(
-                piece if isinstance(piece, str) else found[piece.group] or "" for piece in pieces
-            ),
-            name,
-        )
+        result = _replaced(compiled, pieces, name)
         return result.lower() if case == "L" else result.upper() if case == "U" else result
 
     return apply
+
+
+def _replaced(compiled: re.Pattern[str], pieces: list[str | _Group], name: str) -> str:
+    """java.lang.String.replaceAll: after an empty match Java looks on behind the next character, re.sub before it."""
+    out: list[str] = []
+    copied = at = 0
+    while at <= len(name) and (found := compiled.search(name, at)) is not None:
+        out.append(name[copied : found.start()])
+        out += [piece if isinstance(piece, str) else found[piece.group] or "" for piece in pieces]
+        copied = found.end()
+        at = copied + (found.start() == copied)
+    return "".join([*out, name[copied:]])
 
 
 # -- replacements ---------------------------------------------------------------------------------------

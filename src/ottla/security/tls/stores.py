@@ -162,7 +162,7 @@ class _Fault:
 
     def __call__(self, words: str) -> ConfigError:
         where = self.key if self.file is None else f"{self.key}: {self.file}"
-        return ConfigError(f"{where}: {words}", self.key, reason=words)
+        return ConfigError(f"{where}: {words}", self.key)
 
 
 def _read_file(fault: _Fault, path: str) -> bytes:
@@ -221,15 +221,14 @@ def _choose(fault: _Fault, store: Store, settings: StoreSettings) -> KeyMaterial
     named = "ssl.key.password" if settings.key_password is not None else f"{settings.prefix}.password"
     opened: list[tuple[KeyEntry, bytes]] = []
     for entry in store.keys:
+        alias = repr(entry.alias[:60])
         try:
             key = entry.unlock(password)
             read_one(key).parts(3)
         except Unsupported as error:
-            raise fault(
-                f"the key {entry.alias!r} is encrypted in a way that is not known here ({error})"
-            ) from None
+            raise fault(f"the key {alias} is encrypted in a way that is not known here ({error})") from None
         except (WrongPassword, StoreError, DerError):
-            raise fault(f"the password ({named}) does not open the key {entry.alias!r}") from None
+            raise fault(f"the password ({named}) does not open the key {alias}") from None
         if entry.chain:
             opened.append((entry, key))
     if not opened:
@@ -639,10 +638,15 @@ def _store_of(bags: list[_Bag], budget: Budget) -> Store:
         by_subject.setdefault(found.subject, found)
     keys: dict[str, KeyEntry] = {}
     used: set[bytes] = set()
-    for number, bag in enumerate(bags):
-        if bag.is_key and bag.key_id is not None:
-            alias = (str(number) if bag.alias is None else bag.alias).lower()
-            plain = [found for found in certificates if not found.bag.is_trusted]
+    nameless = 0
+    plain = [found for found in certificates if not found.bag.is_trusted]
+    for bag in bags:
+        is_entry = bag.is_trusted if not bag.is_key else bag.key_id is not None
+        if is_entry and bag.alias is None:
+            nameless += 1
+            bag.alias = str(nameless)
+        if bag.is_key and is_entry:
+            alias = (bag.alias or "").lower()
             chain = _chain(_match(bag, alias, plain), by_subject)
             used.update(chain)
             keys[alias] = KeyEntry(alias, chain, _pkcs12_unlock(bag, budget))

@@ -11,24 +11,23 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ottla.config.broker import BrokerConfig
-from ottla.config.definitions import BROKER_KEYS
 from ottla.config.errors import ConfigError
 from ottla.config.settings import LISTENER_PREFIX
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.security.channels import PLAINTEXT, ChannelSecurity
-from ottla.security.clients import channel_security
+from ottla.security.channels import PLAINTEXT, WITH_SASL, WITH_TLS, ChannelSecurity
 from ottla.security.principal import USER, KafkaPrincipal
+from ottla.security.sasl.clients import sasl_exchanges
 from ottla.security.sasl.jaas import JaasEntry, check_mechanism, parse_jaas
 from ottla.security.sasl.mechanisms import PLAIN, SaslServer
 from ottla.security.sasl.plain import JaasUsers, PlainSaslServer
 from ottla.security.sasl.scram import ScramSaslServer
 from ottla.security.scram_credentials import MECHANISMS as SCRAM_MECHANISMS
 from ottla.security.scram_credentials import Mechanism, ScramCredential
-from ottla.security.tls.contexts import server_context, tls_settings
+from ottla.security.tls.contexts import client_context, server_context, tls_settings
 from ottla.security.tls.der import DerError
 from ottla.security.tls.mapping import NoMatchingRule, SslPrincipalMapper
 from ottla.security.tls.names import read_certificate
@@ -61,23 +60,19 @@ PLAIN_CHANNELS: Final = NodeChannels()
 
 
 def _node_channel(config: BrokerConfig, listener: str, mechanism_key: str) -> ChannelSecurity:
-    mechanism = config.for_listener(listener, mechanism_key)
-    jaas_key = f"{LISTENER_PREFIX}{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
+    protocol = config.security_protocols[listener]
     try:
-        return channel_security(
-            config.security_protocols[listener],
-            partial(_value, config, listener),
-            mechanism,
-            jaas_key,
-            config.originals.get(jaas_key),
-        )
+        context = None
+        if protocol in WITH_TLS:
+            context = client_context(tls_settings(partial(config.for_listener, listener)))
+        if protocol not in WITH_SASL:
+            return ChannelSecurity(context)
+        mechanism = config.for_listener(listener, mechanism_key)
+        jaas_key = f"{LISTENER_PREFIX}{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
+        exchanges = sasl_exchanges(mechanism, jaas_key, config.originals.get(jaas_key))
+        return ChannelSecurity(context, mechanism, exchanges)
     except ConfigError as error:
         raise ConfigError(f"connections to listener {listener} of other nodes: {error}", error.key) from None
-
-
-def _value(config: BrokerConfig, listener: str, key: str) -> Any:
-    """A key's value for a listener; None for one that only clients have."""
-    return config.for_listener(listener, key) if key in BROKER_KEYS else None
 
 
 class ListenerTls:
@@ -85,7 +80,7 @@ class ListenerTls:
 
     def __init__(self, config: BrokerConfig, listener: str) -> None:
         """Reads its stores, which takes a while: off the loop."""
-        get = partial(_value, config, listener)
+        get = partial(config.for_listener, listener)
         try:
             self.context = server_context(tls_settings(get))
             self._mapper = SslPrincipalMapper(get("ssl.principal.mapping.rules"))

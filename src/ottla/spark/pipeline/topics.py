@@ -48,7 +48,7 @@ def _wanted(admin: Admin, pipeline: Pipeline, bootstrap: str, create_all: bool) 
 
 def _admin(bootstrap: str, options: Mapping[str, str]) -> Admin:
     from ottla.client.blocking import Admin
-    from ottla.spark.connection import kafka_options, ssl_context
+    from ottla.spark.connection import kafka_options
 
     kafka = kafka_options({"kafka.bootstrap.servers": bootstrap, **options})
     settings: dict[str, Any] = {
@@ -56,8 +56,7 @@ def _admin(bootstrap: str, options: Mapping[str, str]) -> Admin:
         **{key.replace(".", "_"): value for key, value in kafka.client},
         "client_id": CLIENT_ID,
     }
-    context = None if kafka.tls is None else ssl_context(kafka.tls)
-    return Admin(settings, ssl_context=context)
+    return Admin(settings)
 
 
 def _missing(admin: Admin, pipeline: Pipeline) -> dict[str, KafkaError]:

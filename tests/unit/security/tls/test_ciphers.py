@@ -59,7 +59,7 @@ def test_some_of_tls_1_3_cannot_be_had() -> None:
 
 def test_a_python_that_can_set_them_does() -> None:
     class Newer(ssl.SSLContext):
-        suites: str
+        suites = ":".join(TLS13_SUITES)
 
         def set_ciphersuites(self, suites: str) -> None:
             self.suites = suites

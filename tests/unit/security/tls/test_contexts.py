@@ -232,7 +232,8 @@ def test_librdkafkas_names(stores: Stores, tmp_path: Path) -> None:
         "ssl.key.location": str(tmp_path / "key.pem"),
     }
     node = settings(**keyed(stores, "node"), **trusting(stores, "ca"), client_auth="required")
-    assert shaken(node, tls_settings(given.get), "localhost")[2] is None
+    assert shaken(node, tls_settings(given.get, pem_files=True), "localhost")[2] is None
+    assert not tls_settings(given.get).trust_store.is_set
 
 
 def refused(said: str, given: TlsSettings | dict[str, Any], make: Any = server_context) -> None:

@@ -32,6 +32,7 @@ CASES = [
     ("RULE:^CN=([^,ADEFLTU,]+)(,.*|$)/$1/", "CN=bob,O=x", "bob"),
     ("RULE:CN=(.*)/$1/", "O=x,CN=bob", None),  # the whole name has to fit
     ("RULE:.*/x/", "CN=a", "xx"),  # replaceAll finds the empty end, too
+    ("RULE:\\w*?/x/", "ab", "xaxbx"),  # after an empty match it goes on behind the next character
     ("RULE:CN=a|CN=ab/x/", "CN=ab", "xb"),  # and the first alternative, which is not what fitted
     ("RULE:CN=(a)(b)?/$1-$2/", "CN=a", "a-"),
     ("RULE:CN=(.)(.)/$2$1$3/", "CN=ab", "ba$3"),  # there is no group 3

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.model.ids import TopicPartition
-from ottla.spark.connection import OptionError, Tls
+from ottla.spark.connection import OptionError
 from ottla.spark.source.options import (
     DEFAULT_MAX_TRIGGER_DELAY_MS,
     SourceOptions,
@@ -176,8 +176,15 @@ def test_times(text: str, milliseconds: int) -> None:
         ({"kafka__interceptor__classes": "x"}, "kafka.interceptor.classes is not supported"),
         ({"kafka__sasl__mechanism": "PLAIN"}, "kafka.sasl.mechanism is not supported"),
         ({"kafka__security__protocol": "SASL_SSL"}, "security.protocol"),
-        ({"kafka__ssl__truststore__type": "JKS"}, "PEM"),
-        ({"kafka__ssl__engine__factory__class": "x"}, "PEM files"),
+        ({"kafka__ssl__truststore__typ": "JKS"}, "the nearest one is kafka.ssl.truststore.type"),
+        (
+            {"kafka__security__protocol": "SSL", "kafka__ssl__engine__factory__class": "x"},
+            "ssl.engine.factory.class: 'x' is not supported",
+        ),
+        (
+            {"kafka__security__protocol": "SSL", "kafka__ssl__enabled__protocols": "TLSv1.1"},
+            "ssl.enabled.protocols: 'TLSv1.1' is out of use",
+        ),
     ],
 )
 def test_wrong_options_are_named(given: dict[str, Any], said: str) -> None:
@@ -241,17 +248,17 @@ def test_what_only_a_write_has_is_passed_over() -> None:
     assert shared.group == plain.group
 
 
-def test_tls_from_pem_files() -> None:
-    assert parsed(kafka__ssl__truststore__location="/ca.pem").kafka.tls is None
+def test_tls_is_the_clients() -> None:
     options = parsed(
         kafka__security__protocol="SSL",
-        kafka__ssl__truststore__location="/ca.pem",
-        kafka__ssl__keystore__location="/me.pem",
-        kafka__ssl__keystore__type="PEM",
-        kafka__ssl__key__password="secret",
+        kafka__ssl__truststore__location="/ca.jks",
+        kafka__ssl__truststore__password="secret",
         kafka__ssl__endpoint__identification__algorithm="",
     )
-    assert options.kafka.tls == Tls("/ca.pem", "/me.pem", None, "secret", check_names=False)
+    assert dict(options.kafka.client)["ssl.truststore.location"] == "/ca.jks"
+    assert dict(options.kafka.client)["ssl.truststore.password"] == "secret"
+    assert "secret" not in repr(options)
+    assert options.no_effect == ()
 
 
 def test_the_group() -> None:
