@@ -14,11 +14,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ottla.config.broker import BrokerConfig
 from ottla.controller.controller import Controller
 from ottla.metadata.registrations import Endpoint
-from ottla.metadata.scram import credential_of
 from ottla.model.clock import Clock, SystemClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, Uuid
@@ -30,11 +30,14 @@ from ottla.node.formatting import ensure_formatted
 from ottla.node.shared_server import SharedServer
 from ottla.node.stalls import FreezeImages, StallMonitor
 from ottla.replication.replica_manager import ReplicaManager
+from ottla.security.channels import PLAIN_CHANNELS, NodeChannels
 from ottla.server import handlers
-from ottla.server.network.channel_builders import NodeChannels
 from ottla.server.network.socket_server import SocketServer
 from ottla.storage.config import LogManagerSettings
 from ottla.storage.log_manager import LogManager
+
+if TYPE_CHECKING:
+    from ottla.security.scram_credentials import Mechanism, ScramCredential
 
 log = logging.getLogger("ottla.node")
 
@@ -103,9 +106,7 @@ class Node:
             self._static_config,
             clock=self._clock,
             executor=self._executor,
-            scram_credentials=lambda mechanism, user: credential_of(
-                self._shared.metadata.image, mechanism, user
-            ),
+            scram_credentials=self._scram_credential,
         )
         self._stops.append(self._close_sockets)
         await self.sockets.bind()
@@ -200,7 +201,7 @@ class Node:
             self._clock,
             self._executor,
             self._fail,
-            await asyncio.to_thread(NodeChannels.from_config, config),
+            await self._channels(),
         )
         self._shared.metadata.subscribe(FreezeImages())
         self._stops.append(self._shared.close)
@@ -216,6 +217,20 @@ class Node:
             await self._controller_server.start()
         else:
             await self._shared.observe()
+
+    def _scram_credential(self, mechanism: "Mechanism", user: str) -> "ScramCredential | None":
+        from ottla.metadata.scram import credential_of  # only where somebody logs in by it
+
+        return credential_of(self._shared.metadata.image, mechanism, user)
+
+    async def _channels(self) -> NodeChannels:
+        config = self._static_config
+        listeners = {config.controller_listener_names[0], config.inter_broker_listener_name}
+        if all(config.security_protocols.get(name, "PLAINTEXT") == "PLAINTEXT" for name in listeners):
+            return PLAIN_CHANNELS
+        from ottla.server.network.channel_builders import node_channels
+
+        return await asyncio.to_thread(node_channels, config)
 
     async def _start_broker(self, logs: LogManager) -> None:
         controllers = self._controller_server

@@ -22,9 +22,8 @@ from ottla.raft.image_loader import ImageLoader
 from ottla.raft.metadata_log import DIRECTORY_NAME, MetadataLogConfig
 from ottla.raft.state import Timeouts
 from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, ReplicaKey, VoterNode, VoterSet
-from ottla.security.channels import ChannelSecurity
+from ottla.security.channels import PLAIN_CHANNELS, ChannelSecurity, NodeChannels
 from ottla.server.forwarding import ChannelSettings, RemoteController
-from ottla.server.network.channel_builders import PLAIN_CHANNELS, NodeChannels
 from ottla.storage.dirs.log_dir import DirLock
 from ottla.storage.dirs.meta_properties import MetaProperties
 

@@ -7,7 +7,7 @@ clients'. A value: who it is to the other side comes out of it only as tokens.
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from ottla.security.sasl.mechanisms import SaslClient
 
@@ -26,3 +26,13 @@ class ChannelSecurity:
 
 
 PLAINTEXT: Final = ChannelSecurity()
+
+
+class NodeChannels(NamedTuple):
+    """How a node reaches the others of its cluster."""
+
+    controllers: ChannelSecurity = PLAINTEXT
+    brokers: ChannelSecurity = PLAINTEXT
+
+
+PLAIN_CHANNELS: Final = NodeChannels()

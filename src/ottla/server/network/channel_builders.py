@@ -2,7 +2,8 @@
 
 Rules: settings of a listener win over those of the node (listener.name.<listener>.<key>), and those of a mechanism are
 the listener's alone (listener.name.<listener>.<mechanism>.<key>), as in Kafka. Whatever is wrong with them is
-ConfigError, in one line without a secret, before the node listens. Secrets are read here and kept nowhere else.
+ConfigError, in one line without a secret, before the node listens. Secrets are read here and kept nowhere else. It is
+imported where there is something to secure: what it takes would slow every start down.
 
 Owner: the node's SocketServer, on the broker's loop.
 """
@@ -11,14 +12,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from functools import partial
-from typing import Final, NamedTuple
 
 from ottla.config.broker import BrokerConfig
 from ottla.config.errors import ConfigError
 from ottla.config.settings import LISTENER_PREFIX
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.security.channels import PLAINTEXT, WITH_SASL, WITH_TLS, ChannelSecurity
+from ottla.security.channels import WITH_SASL, WITH_TLS, ChannelSecurity, NodeChannels
 from ottla.security.principal import USER, KafkaPrincipal
 from ottla.security.sasl.clients import sasl_exchanges
 from ottla.security.sasl.jaas import JaasEntry, check_mechanism, parse_jaas
@@ -36,27 +36,18 @@ from ottla.security.tls.names import read_certificate
 ScramCredentials = Callable[[Mechanism, str], ScramCredential | None]
 
 
-class NodeChannels(NamedTuple):
-    """How this node reaches others: by listeners of theirs that have the name, protocol and settings of its own."""
+def node_channels(config: BrokerConfig) -> NodeChannels:
+    """How this node reaches others: by listeners of theirs that have the name, protocol and settings of its own.
 
-    controllers: ChannelSecurity = PLAINTEXT
-    brokers: ChannelSecurity = PLAINTEXT
-
-    @classmethod
-    def from_config(cls, config: BrokerConfig) -> "NodeChannels":
-        """Reads stores: off the loop."""
-        controllers = _node_channel(
-            config, config.controller_listener_names[0], "sasl.mechanism.controller.protocol"
-        )
-        if not config.is_broker:
-            return cls(controllers)
-        brokers = _node_channel(
-            config, config.inter_broker_listener_name, "sasl.mechanism.inter.broker.protocol"
-        )
-        return cls(controllers, brokers)
-
-
-PLAIN_CHANNELS: Final = NodeChannels()
+    Reads stores: off the loop.
+    """
+    controllers = _node_channel(
+        config, config.controller_listener_names[0], "sasl.mechanism.controller.protocol"
+    )
+    if not config.is_broker:
+        return NodeChannels(controllers)
+    brokers = _node_channel(config, config.inter_broker_listener_name, "sasl.mechanism.inter.broker.protocol")
+    return NodeChannels(controllers, brokers)
 
 
 def _node_channel(config: BrokerConfig, listener: str, mechanism_key: str) -> ChannelSecurity:

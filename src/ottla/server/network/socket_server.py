@@ -17,7 +17,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.config.broker import BrokerConfig
 from ottla.config.effective import check_protection
@@ -28,7 +28,6 @@ from ottla.model.clock import Clock
 from ottla.model.tasks import spawn_restarting
 from ottla.security.channels import WITH_SASL, WITH_TLS
 from ottla.server.network.authentication import SaslListener, SaslServerAuthenticator
-from ottla.server.network.channel_builders import ListenerSasl, ListenerTls, ScramCredentials
 from ottla.server.network.connection import (
     SHARED_BUFFER_BYTES,
     Connection,
@@ -42,6 +41,9 @@ from ottla.server.network.frame_pool import GIANT_BUDGET_BYTES, ORDINARY_BUDGET_
 from ottla.server.network.output import Answer
 from ottla.server.network.tls import SEALED_BUFFER_BYTES, Handshakes, TlsConnection, TlsLayer
 from ottla.storage.files import open_files
+
+if TYPE_CHECKING:
+    from ottla.server.network.channel_builders import ScramCredentials
 
 log = logging.getLogger("ottla.server")
 # What concerns whoever configured the node.
@@ -347,7 +349,7 @@ class SocketServer:
         *,
         clock: Clock,
         executor: Executor,
-        scram_credentials: ScramCredentials = lambda mechanism, user: None,
+        scram_credentials: "ScramCredentials" = lambda mechanism, user: None,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -398,11 +400,15 @@ class SocketServer:
         if self._sealed is None or self._handshakes is None:
             self._sealed = sealed_buffer()
             self._handshakes = Handshakes(asyncio.get_running_loop())
+        from ottla.server.network.channel_builders import ListenerTls
+
         # Stores are files, and keys may take long to be had from their passwords.
         identity = await asyncio.to_thread(ListenerTls, self._config, listener.name)
         return TlsLayer(identity, self._handshakes, self._sealed)
 
     def _sasl(self, listener: ListenerConfig) -> SaslListener:
+        from ottla.server.network.channel_builders import ListenerSasl
+
         return ListenerSasl(self._config, listener.name, self._scram_credentials, self._clock, self._executor)
 
     def _backlog(self) -> int:
