@@ -38,6 +38,7 @@ from typing import Any, Final, Protocol, cast
 from ottla.model.errors import KafkaError
 from ottla.model.tasks import guarded, report, spawn
 from ottla.model.time_slice import PacedCalls
+from ottla.security.authorizer import Decisions
 from ottla.security.principal import ANONYMOUS, KafkaPrincipal
 from ottla.server.network.frame_pool import FramePool, Lease
 from ottla.server.network.output import (
@@ -166,6 +167,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer: tuple[str, int] = ("", 0)
         self.client_id: str | None = None
         self.principal: KafkaPrincipal = ANONYMOUS
+        self.decisions: Decisions | None = None  # what the principal may do; see server/authorization.py
         self.last_active = host.monotonic()
         self._transport: asyncio.Transport | None = None
         self._output: Output | None = None
