@@ -5,6 +5,8 @@ an authorizer rules would have no effect, and nothing is shown or changed: SECUR
 not even its sender knows, by the number 0, is none that Kafka can read: it loses its connection.
 """
 
+from typing import Final, TypeVar
+
 from ottla.controller.acl_control import candidates
 from ottla.controller.result import ITEMS_PER_STEP
 from ottla.metadata.image import ClusterImage
@@ -12,10 +14,12 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.time_slice import Steps, TimeSlice
 from ottla.security.acls import AclBinding, AclBindingFilter, acl_filter
 from ottla.server.context import Context
+from ottla.server.dispatch import Encoded
 from ottla.server.errors import CloseConnection
 from ottla.server.limits import MAX_DECIDED_ELEMENTS
 from ottla.server.network.connection import Listener
 from ottla.server.registry import handles
+from ottla.wire.codec import encode
 from ottla.wire.messages.security.acls import (
     AclDescription,
     CreateAclsRequest,
@@ -27,11 +31,15 @@ from ottla.wire.messages.security.acls import (
     DescribeAclsResponse,
 )
 
-UNKNOWN = 0
+T = TypeVar("T")
+
+UNKNOWN: Final = 0
+# A larger answer, by its rules, is encoded in a thread.
+ENCODED_IN_A_THREAD: Final = 1_000
 
 
 @handles(DescribeAclsRequest, Listener.BROKER, Listener.CONTROLLER)
-async def describe_acls(ctx: Context, request: DescribeAclsRequest) -> DescribeAclsResponse:
+async def describe_acls(ctx: Context, request: DescribeAclsRequest) -> DescribeAclsResponse | Encoded:
     """The rules that match a filter, by resource."""
     _check_known(
         request.resource_type_filter, request.pattern_type_filter, request.operation, request.permission_type
@@ -48,7 +56,8 @@ async def describe_acls(ctx: Context, request: DescribeAclsRequest) -> DescribeA
         request.permission_type,
     )
     resources = await TimeSlice().run(_described(ctx.node.image(), wanted))
-    return DescribeAclsResponse(error_message=None, resources=resources)
+    response = DescribeAclsResponse(error_message=None, resources=resources)
+    return await _answer(ctx, response, sum(len(resource.acls) for resource in resources))
 
 
 def _described(image: ClusterImage, wanted: AclBindingFilter) -> Steps[list[DescribeAclsResource]]:
@@ -96,7 +105,7 @@ async def create_acls(ctx: Context, request: CreateAclsRequest) -> CreateAclsRes
 
 
 @handles(DeleteAclsRequest, Listener.BROKER, Listener.CONTROLLER, max_elements=MAX_DECIDED_ELEMENTS)
-async def delete_acls(ctx: Context, request: DeleteAclsRequest) -> DeleteAclsResponse:
+async def delete_acls(ctx: Context, request: DeleteAclsRequest) -> DeleteAclsResponse | Encoded:
     """The rules that match any of the filters are removed."""
     time_slice = TimeSlice()
     for acl in request.filters:
@@ -105,7 +114,13 @@ async def delete_acls(ctx: Context, request: DeleteAclsRequest) -> DeleteAclsRes
     _check_enabled(ctx)
     response = await ctx.controller.delete_acls(request, ctx.decision(request))
     await ctx.caught_up()
-    return response
+    return await _answer(ctx, response, sum(len(result.matching_acls) for result in response.filter_results))
+
+
+async def _answer(ctx: Context, response: T, rules: int) -> T | Encoded:
+    if rules < ENCODED_IN_A_THREAD:
+        return response
+    return Encoded([await ctx.in_thread(encode, response, ctx.version)])
 
 
 def _check_enabled(ctx: Context) -> None:

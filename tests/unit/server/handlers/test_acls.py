@@ -17,9 +17,12 @@ from ottla.security.authorizer import StandardAuthorizer
 from ottla.security.principal import ANONYMOUS
 from ottla.server import handlers
 from ottla.server.context import Context
+from ottla.server.dispatch import Encoded
 from ottla.server.errors import CloseConnection, error_response
+from ottla.server.handlers import acls
 from ottla.server.handlers.acls import create_acls, delete_acls, describe_acls
 from ottla.server.network.connection import Listener
+from ottla.wire.codec import encode
 from ottla.wire.framing import RequestHeader
 from ottla.wire.messages.security.acls import (
     AclCreation,
@@ -27,6 +30,7 @@ from ottla.wire.messages.security.acls import (
     DeleteAclsFilter,
     DeleteAclsRequest,
     DescribeAclsRequest,
+    DescribeAclsResponse,
 )
 
 CREATE, DELETE = FORWARDED["create_acls"], FORWARDED["delete_acls"]
@@ -137,6 +141,7 @@ def test_describing_by_resource(listener: Listener) -> None:
 
         async def found(**more: Any) -> dict[str, list[tuple[str, int]]]:
             response = await describe_acls(on(node, listener), describing(**more))
+            assert isinstance(response, DescribeAclsResponse)
             assert (response.error_code, response.error_message) == (0, None)
             return {
                 resource.resource_name: sorted((acl.principal, acl.operation) for acl in resource.acls)
@@ -158,6 +163,18 @@ def test_describing_by_resource(listener: Listener) -> None:
         }
         assert await found(**exact) == {"a": [("User:x", 3)]}
         assert await found(**{**exact, "resource_name_filter": "c"}) == {}
+
+    run(work, rules())
+
+
+def test_a_large_answer_is_encoded_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(node: ControllerNode) -> None:
+        node.services.authorizer = EVERYBODY_MAY
+        plain = await describe_acls(on(node, Listener.CONTROLLER), describing())
+        monkeypatch.setattr(acls, "ENCODED_IN_A_THREAD", 3)
+        encoded = await describe_acls(on(node, Listener.CONTROLLER), describing())
+        assert isinstance(encoded, Encoded)
+        assert encoded.chunks == [encode(plain, 3)]
 
     run(work, rules())
 
