@@ -182,7 +182,7 @@ def _check_delta(node_id: int, before: ClusterImage, image: ClusterImage, delta:
         and change.partitions <= told.partitions
         for topic_id, change in expected.topics.items()
     )
-    kinds = ("brokers", "controllers", "configs", "features", "client_quotas", "producer_ids")
+    kinds = ("brokers", "controllers", "configs", "features", "client_quotas", "producer_ids", "acls")
     others_told = all(getattr(expected, kind) <= getattr(delta, kind) for kind in kinds)
     if not (topics_told and others_told):
         raise Violation(f"the delta of node {node_id} to {image.offset} does not tell all that differs")

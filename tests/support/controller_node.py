@@ -80,6 +80,7 @@ class ControllerNode:
             host=SimpleNamespace(kind=kind, listener_name=name),
             peer=("10.0.0.9", 4711),
             principal=ANONYMOUS,
+            decisions=None,
             client_id="broker-2",
             frame_decoded=lambda: None,
             only_answers=lambda: None,

@@ -7,6 +7,7 @@ from ottla.wire.messages import producers
 from ottla.wire.messages.admin import cluster, configs, topics
 from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
 from ottla.wire.messages.nodes import raft, replication
+from ottla.wire.messages.security import acls
 
 CREATE_TOPICS = topics.CreateTopicsRequest(
     topics=[
@@ -45,6 +46,32 @@ FORWARDED: dict[str, Any] = {
     "incremental_alter_configs": configs.IncrementalAlterConfigsRequest(
         resources=[configs.IncrementalAlterConfigsResource(resource_type=2, resource_name="a", configs=[])],
         validate_only=False,
+    ),
+    "create_acls": acls.CreateAclsRequest(
+        creations=[
+            acls.AclCreation(
+                resource_type=2,
+                resource_name=name,
+                principal="User:alice",
+                host="*",
+                operation=3,
+                permission_type=3,
+            )
+            for name in ("a", "b")
+        ]
+    ),
+    "delete_acls": acls.DeleteAclsRequest(
+        filters=[
+            acls.DeleteAclsFilter(
+                resource_type_filter=1,
+                resource_name_filter=None,
+                pattern_type_filter=1,
+                principal_filter=None,
+                host_filter=None,
+                operation=1,
+                permission_type=1,
+            )
+        ]
     ),
     "elect_leaders": replication.ElectLeadersRequest(
         topic_partitions=[replication.TopicPartitions(topic="a", partitions=[0, 1])]

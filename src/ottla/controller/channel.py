@@ -13,6 +13,7 @@ from ottla.wire.messages.admin import cluster as features
 from ottla.wire.messages.admin import configs, topics
 from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
 from ottla.wire.messages.nodes import raft, replication
+from ottla.wire.messages.security import acls
 
 # What is left of a client's time when its request is passed on. Whoever gives a millisecond, or none, hears what the
 # controller made of it all the same; whoever gives a day is told after a while that there is no controller (as with
@@ -67,6 +68,12 @@ class ControllerDecisions(Protocol):
     async def alter_configs(
         self, request: configs.AlterConfigsRequest, context: RequestContext
     ) -> configs.AlterConfigsResponse: ...
+    async def create_acls(
+        self, request: acls.CreateAclsRequest, context: RequestContext
+    ) -> acls.CreateAclsResponse: ...
+    async def delete_acls(
+        self, request: acls.DeleteAclsRequest, context: RequestContext
+    ) -> acls.DeleteAclsResponse: ...
     async def update_features(
         self, request: features.UpdateFeaturesRequest, context: RequestContext
     ) -> features.UpdateFeaturesResponse: ...

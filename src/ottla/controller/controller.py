@@ -18,6 +18,7 @@ from random import Random
 from typing import Any, Protocol, TypeVar
 
 from ottla.controller import (
+    acl_control,
     cluster_control,
     configuration_control,
     feature_control,
@@ -53,6 +54,7 @@ from ottla.wire.messages.admin import configs as config_messages
 from ottla.wire.messages.admin import topics as topic_messages
 from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
 from ottla.wire.messages.nodes import replication
+from ottla.wire.messages.security import acls as acl_messages
 
 logger = logging.getLogger(__name__)
 
@@ -401,6 +403,20 @@ class Controller:
             except KafkaError as error:
                 refusal = error
         return KRaftVersion(self.raft.kraft_version, refusal)
+
+    # --- access rules
+
+    @_refusing
+    async def create_acls(
+        self, request: acl_messages.CreateAclsRequest, context: RequestContext
+    ) -> acl_messages.CreateAclsResponse:
+        return await self._decide(acl_control.create_acls, request, self._sources.new_uuid)
+
+    @_refusing
+    async def delete_acls(
+        self, request: acl_messages.DeleteAclsRequest, context: RequestContext
+    ) -> acl_messages.DeleteAclsResponse:
+        return await self._decide(acl_control.delete_acls, request)
 
     # --- brokers
 

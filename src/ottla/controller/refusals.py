@@ -14,6 +14,7 @@ from ottla.model.ids import ZERO_UUID
 from ottla.wire.messages.admin import configs, topics
 from ottla.wire.messages.nodes import raft, replication
 from ottla.wire.messages.nodes.broker_lifecycle import ControllerRegistrationRequest
+from ottla.wire.messages.security import acls
 from ottla.wire.registry import response_class
 
 # Kafka's own sentences, for the APIs that always say one.
@@ -114,6 +115,21 @@ def _incremental_alter_configs(
     return configs.IncrementalAlterConfigsResponse(responses=_resources(request, code, message))
 
 
+def _create_acls(
+    request: acls.CreateAclsRequest, version: int, code: ErrorCode, message: str | None
+) -> acls.CreateAclsResponse:
+    return acls.CreateAclsResponse(
+        results=[acls.AclCreationResult(error_code=int(code), error_message=message)] * len(request.creations)
+    )
+
+
+def _delete_acls(
+    request: acls.DeleteAclsRequest, version: int, code: ErrorCode, message: str | None
+) -> acls.DeleteAclsResponse:
+    refused = acls.DeleteAclsFilterResult(error_code=int(code), error_message=message, matching_acls=[])
+    return acls.DeleteAclsResponse(filter_results=[refused] * len(request.filters))
+
+
 def _elect_leaders(
     request: replication.ElectLeadersRequest, version: int, code: ErrorCode, message: str | None
 ) -> replication.ElectLeadersResponse:
@@ -190,6 +206,8 @@ _SHAPES: Final[dict[type, Callable[[Any, int, ErrorCode, str | None], Any]]] = {
     topics.CreatePartitionsRequest: _create_partitions,
     configs.AlterConfigsRequest: _alter_configs,
     configs.IncrementalAlterConfigsRequest: _incremental_alter_configs,
+    acls.CreateAclsRequest: _create_acls,
+    acls.DeleteAclsRequest: _delete_acls,
     replication.ElectLeadersRequest: _elect_leaders,
     replication.AlterPartitionReassignmentsRequest: _alter_partition_reassignments,
     replication.ListPartitionReassignmentsRequest: _list_partition_reassignments,
@@ -224,6 +242,8 @@ _ITEMS: Final[dict[type, Callable[[Any], Iterable[Any]]]] = {
     topics.CreatePartitionsResponse: lambda response: response.results,
     configs.AlterConfigsResponse: lambda response: response.responses,
     configs.IncrementalAlterConfigsResponse: lambda response: response.responses,
+    acls.CreateAclsResponse: lambda response: response.results,
+    acls.DeleteAclsResponse: lambda response: response.filter_results,
     replication.ElectLeadersResponse: lambda response: chain.from_iterable(
         topic.partition_result for topic in response.replica_election_results
     ),

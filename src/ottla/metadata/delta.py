@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 from ottla.metadata import records as r
-from ottla.metadata.image import ClusterImage, ConfigResource, QuotaEntity, ResourceType
+from ottla.metadata.image import ClusterImage, ConfigResource, QuotaEntity, ResourceType, binding_of
 from ottla.metadata.registrations import (
     BrokerRegistration,
     ControllerRegistration,
@@ -20,6 +20,7 @@ from ottla.metadata.registrations import (
 )
 from ottla.model.ids import Uuid
 from ottla.model.time_slice import Steps, run_to_end
+from ottla.security.acls import AclBinding
 
 K = TypeVar("K")
 
@@ -52,7 +53,7 @@ class Delta:
     features: frozenset[str] = frozenset()
     client_quotas: frozenset[QuotaEntity] = frozenset()
     producer_ids: bool = False
-    acls: bool = False
+    acls: frozenset[Uuid] = frozenset()
     scram: bool = False
     delegation_tokens: bool = False
 
@@ -80,6 +81,16 @@ class Delta:
     def deleted_topics(self) -> list[TopicImage]:
         return [c.before for c in self.topics.values() if c.after is None and c.before is not None]
 
+    @property
+    def added_acls(self) -> list[tuple[Uuid, AclBinding]]:
+        """ACLs that are new, or say something else than before."""
+        found = ((acl_id, self.after.acls.get(acl_id)) for acl_id in self.acls)
+        return [(acl_id, binding_of(record)) for acl_id, record in found if record is not None]
+
+    @property
+    def removed_acls(self) -> list[Uuid]:
+        return [acl_id for acl_id in self.acls if acl_id not in self.after.acls]
+
 
 def normalized_name(name: str) -> str | None:
     """The name that metrics would use, if it is not the name itself or could be another topic's."""
@@ -96,6 +107,7 @@ class ImageBuilder:
         self._configs = base.configs.evolve()
         self._quotas = base.client_quotas.evolve()
         self._acls = base.acls.evolve()
+        self._acl_ids = base.acl_ids.evolve()
         self._scram = base.scram.evolve()
         self._tokens = base.delegation_tokens.evolve()
         self._collisions = base.colliding_names.evolve()
@@ -146,6 +158,7 @@ class ImageBuilder:
             scram=self._scram.build(),
             delegation_tokens=self._tokens.build(),
             colliding_names=self._collisions.build(),
+            acl_ids=self._acl_ids.build(),
         )
         topics: dict[Uuid, TopicChange] = {}
         for count, (topic_id, partitions) in enumerate(self._touched.items(), 1):
@@ -168,7 +181,7 @@ class ImageBuilder:
             features=frozenset(changed.get("features", ())),
             client_quotas=frozenset(changed.get("client_quotas", ())),
             producer_ids="producer_ids" in changed,
-            acls="acls" in changed,
+            acls=frozenset(changed.get("acls", ())),
             scram="scram" in changed,
             delegation_tokens="delegation_tokens" in changed,
         )
@@ -346,12 +359,26 @@ class ImageBuilder:
         self._mark("client_quotas", entity)
 
     def _acl(self, record: r.AccessControlEntryRecord) -> None:
+        self._forget_acl(record.id)
         self._acls.set(record.id, record)
-        self._mark("acls")
+        binding = binding_of(record)
+        self._acl_ids.set(binding, (self._acl_ids.get(binding) or frozenset()) | {record.id})
+        self._mark("acls", record.id)
 
     def _remove_acl(self, record: r.RemoveAccessControlEntryRecord) -> None:
-        self._acls.pop(record.id)
-        self._mark("acls")
+        self._forget_acl(record.id)
+        self._mark("acls", record.id)
+
+    def _forget_acl(self, acl_id: Uuid) -> None:
+        record = self._acls.pop(acl_id)
+        if record is None:
+            return
+        binding = binding_of(record)
+        left = (self._acl_ids.get(binding) or frozenset()) - {acl_id}
+        if left:
+            self._acl_ids.set(binding, left)
+        else:
+            self._acl_ids.pop(binding)
 
     def _scram_credential(self, record: r.UserScramCredentialRecord) -> None:
         self._scram.set((record.mechanism, record.name), record)
@@ -424,7 +451,7 @@ def difference_in_steps(before: ClusterImage, after: ClusterImage) -> Steps[Delt
         features=_changed_keys(before.features, after.features),
         client_quotas=_changed_keys(before.client_quotas, after.client_quotas),
         producer_ids=before.next_producer_id != after.next_producer_id,
-        acls=before.acls != after.acls,
+        acls=_changed_keys(before.acls, after.acls),
         scram=before.scram != after.scram,
         delegation_tokens=before.delegation_tokens != after.delegation_tokens,
     )

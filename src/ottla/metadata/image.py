@@ -30,6 +30,7 @@ from ottla.metadata.registrations import (
     TopicImage,
 )
 from ottla.model.ids import Uuid
+from ottla.security.acls import AclBinding, acl_binding
 
 # What a quota applies to: sorted (entity type, name or None for the default) pairs.
 QuotaEntity = tuple[tuple[str, str | None], ...]
@@ -77,6 +78,8 @@ class ClusterImage:
     delegation_tokens: PMap[str, DelegationTokenRecord] = field(default_factory=PMap)
     # Topics whose names differ only in '.' and '_' would share their metrics: name with '_' only -> names.
     colliding_names: PMap[str, frozenset[str]] = field(default_factory=PMap, compare=False)
+    # The ids of the ACLs, by what they say: one, if no log of others is at work.
+    acl_ids: PMap[AclBinding, frozenset[Uuid]] = field(default_factory=PMap, compare=False)
 
     def topic(self, name: str) -> TopicImage | None:
         """The topic of this name."""
@@ -134,6 +137,19 @@ class ClusterImage:
 
 
 EMPTY_IMAGE = ClusterImage()
+
+
+def binding_of(record: AccessControlEntryRecord) -> AclBinding:
+    """What an ACL of the log says."""
+    return acl_binding(
+        record.resource_type,
+        record.resource_name,
+        record.pattern_type,
+        record.principal,
+        record.host,
+        record.operation,
+        record.permission_type,
+    )
 
 
 # --- as records

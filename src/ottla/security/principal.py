@@ -62,3 +62,16 @@ def address_bytes(host: str) -> bytes:
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return address.packed
+
+
+def parse_principal(text: str) -> KafkaPrincipal | None:
+    """Somebody as rules and super.users name them, `Type:name`; None if there is no colon."""
+    kind, colon, name = text.partition(":")
+    return KafkaPrincipal(kind, name) if colon else None
+
+
+def host_address(address: bytes) -> str:
+    """An address of 4 or 16 bytes as rules spell it, which is Java's way: IPv6 with all of its eight numbers."""
+    if len(address) == ADDRESS_SIZES[0]:
+        return ".".join(map(str, address))
+    return ":".join(f"{address[i] << 8 | address[i + 1]:x}" for i in range(0, len(address), 2))

@@ -1,7 +1,7 @@
 """What a handler is given: the node's services, and who asks."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -10,9 +10,19 @@ from ottla.controller.channel import ControllerChannel, ControllerDecisions, tim
 from ottla.controller.gone_brokers import GoneBrokers
 from ottla.controller.result import RequestContext
 from ottla.model.clock import Clock
+from ottla.model.errors import KafkaError
 from ottla.model.ids import NodeId
 from ottla.raft.answers import Asked
+from ottla.security.acls import (
+    AUTHORIZATION_ERRORS,
+    SUPPORTED_OPERATIONS,
+    AclOperation,
+    ResourceType,
+    operation_bits,
+)
+from ottla.security.authorizer import Authorizer, Decisions
 from ottla.security.principal import KafkaPrincipal, address_bytes
+from ottla.server import authorization
 from ottla.server.limits import ElementBudget
 from ottla.server.metadata_encoding import TopicEncoder
 from ottla.server.network.connection import Connection, Listener
@@ -75,6 +85,8 @@ class ControllerServices:
     local_controller: LocalController | None
     # Told when a broker's connection to the controller's listener ends; None if the session alone decides.
     gone_brokers: GoneBrokers | None = None
+    # Who judges requests; None: everybody may do everything.
+    authorizer: Authorizer | None = None
     # What large requests list, all together.
     elements: ElementBudget = field(default_factory=ElementBudget)
 
@@ -149,6 +161,67 @@ class Context:
         """Who asks."""
         return self.forwarded_for or Sender(self.connection.principal, address_bytes(self.connection.peer[0]))
 
+    # --- what whoever asks may do
+
+    def authorize(
+        self,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str,
+        *,
+        log_if_denied: bool = True,
+    ) -> bool:
+        """May it be done? Without `log_if_denied`, where it is not what was asked for that is looked at."""
+        authorizer = self.node.authorizer
+        return authorizer is None or authorization.allowed(
+            self.decisions(authorizer), operation, resource_type, name, log_if_denied=log_if_denied
+        )
+
+    def authorized_names(
+        self,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        names: Iterable[str],
+        *,
+        log_if_denied: bool = True,
+    ) -> set[str]:
+        """Those of the resources on which it may be done."""
+        authorizer = self.node.authorizer
+        if authorizer is None:
+            return set(names)
+        return authorization.allowed_names(
+            self.decisions(authorizer), operation, resource_type, names, log_if_denied=log_if_denied
+        )
+
+    def authorized_by_type(self, operation: AclOperation, resource_type: ResourceType) -> bool:
+        """May it be done on any resource of this type?"""
+        authorizer = self.node.authorizer
+        if authorizer is None:
+            return True
+        about = self.decisions(authorizer)
+        return authorizer.authorize_by_resource_type(about.principal, about.host, operation, resource_type)
+
+    def authorized_operations(self, resource_type: ResourceType, name: str) -> int:
+        """Everything that may be done with a resource, as responses say it (KIP-430)."""
+        authorizer = self.node.authorizer
+        if authorizer is None:
+            return operation_bits(SUPPORTED_OPERATIONS[resource_type])
+        return authorization.allowed_operations(self.decisions(authorizer), resource_type, name)
+
+    def require(self, operation: AclOperation, resource_type: ResourceType, name: str) -> None:
+        """KafkaError with the authorization error of the resource if it may not be done."""
+        if not self.authorize(operation, resource_type, name):
+            raise KafkaError(AUTHORIZATION_ERRORS[resource_type])
+
+    def decisions(self, authorizer: Authorizer) -> Decisions:
+        """Decisions about whoever asks."""
+        sender = self.forwarded_for
+        if sender is None:
+            return authorization.decisions_about(authorizer, self.connection)
+        return authorization.decisions_about_forwarded(authorizer, sender.principal, sender.address)
+
+    # --- the controller
+
     @property
     def controller(self) -> ControllerDecisions:
         """Who decides: on its own listener this process' controller, which says so if it is not the active one."""
@@ -156,6 +229,12 @@ class Context:
             return self.node.controller
         assert self.node.local_controller is not None, "only a controller has such a listener"
         return self.node.local_controller
+
+    @property
+    def decided_here(self) -> bool:
+        """Is it this process' controller that decides, and by this node's settings?"""
+        local = self.node.local_controller
+        return self.on_controller_listener or (local is not None and local.active)
 
     def decision(self, request: Any) -> RequestContext:
         """What the controller has to know of the request."""

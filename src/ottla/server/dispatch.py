@@ -3,6 +3,9 @@
 What cannot be parsed has no answer in the protocol: it raises, and the connection closes it with one log line.
 An unknown ApiVersions version is the exception that lets old and new clients find each other (KIP-511).
 
+Where there is an authorizer, what an API asks of everybody is judged here, before the handler: the table of
+server/authorization.py.
+
 Owner: one Dispatcher per listener, on the broker's loop.
 """
 
@@ -17,6 +20,7 @@ from ottla.controller.refusals import is_not_controller
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.model.tasks import report
+from ottla.server.authorization import check_access
 from ottla.server.context import Context, ControllerServices, Sender, Services
 from ottla.server.errors import CloseConnection, error_response, has_errors_by_item
 from ottla.server.limits import MAX_DECODED_BYTES, MAX_ENVELOPE_BYTES, check_size
@@ -91,6 +95,8 @@ class Dispatcher:
         assert route.handler is not None
         context = self._context(connection, header)
         try:
+            if self._services.authorizer is not None:
+                _judge(context, route)
             result = route.handler(context, request)
         except Exception as error:  # noqa: BLE001 - a broker never dies of a request
             return _failed(route, request, header, error)
@@ -121,6 +127,8 @@ async def respond_forwarded(
     assert route.handler is not None
     context = Context(services, connection, header, services.clock.now_ms(), forwarded_for=sender)
     try:
+        if services.authorizer is not None:
+            _judge(context, route)
         result = route.handler(context, request)
         if iscoroutine(result) or isinstance(result, Pending):
             result = await result
@@ -156,6 +164,8 @@ async def respond(
         now_ms = services.clock.now_ms()
         context = Context(services, connection, header, now_ms, forwarded_for=forwarded_for, is_large=True)
         try:
+            if services.authorizer is not None:
+                _judge(context, route)
             result = route.handler(context, request)
             if isinstance(result, Pending) and not result.done:
                 # It is decided: what happens now happens whoever waits. That may take as long as members of a group
@@ -172,6 +182,13 @@ async def respond(
         return await in_thread(encode, result, header)
     finally:
         budget.give_back(elements)
+
+
+def _judge(context: Context, route: Route) -> None:
+    """KafkaError if whoever asks may not ask this at all; what depends on the request is its handler's to judge."""
+    authorizer = context.node.authorizer
+    if authorizer is not None and route.access.cluster:
+        check_access(context.decisions(authorizer), route.access, route.api_key)
 
 
 def _parse(route: Route, view: memoryview, start: int, stop: int) -> tuple[RequestHeader, Any]:

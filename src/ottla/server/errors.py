@@ -83,6 +83,11 @@ def has_errors_by_item(request: Any) -> bool:
     return type(request) in _SHAPES or refusals.has_errors_by_item(request)
 
 
+def says_errors_by_item(request: type[Any], shape: "Callable[[Any, ErrorCode], Any]") -> None:
+    """How an error of the whole request is answered; for handlers whose messages are not imported at the start."""
+    _SHAPES[request] = shape
+
+
 def _metadata(request: MetadataRequest, code: ErrorCode) -> MetadataResponse:
     return MetadataResponse(
         error_code=code,

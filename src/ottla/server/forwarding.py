@@ -43,6 +43,7 @@ from ottla.wire.messages.admin import configs, topics
 from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
 from ottla.wire.messages.nodes import raft, replication
 from ottla.wire.messages.nodes.envelope import EnvelopeRequest, EnvelopeResponse
+from ottla.wire.messages.security import acls
 from ottla.wire.primitives import WireError
 
 log = logging.getLogger("ottla.server")
@@ -389,6 +390,16 @@ class RemoteController:
     ) -> configs.AlterConfigsResponse:
         return await self._ask(request, context, configs.AlterConfigsResponse)
 
+    async def create_acls(
+        self, request: acls.CreateAclsRequest, context: RequestContext
+    ) -> acls.CreateAclsResponse:
+        return await self._ask(request, context, acls.CreateAclsResponse)
+
+    async def delete_acls(
+        self, request: acls.DeleteAclsRequest, context: RequestContext
+    ) -> acls.DeleteAclsResponse:
+        return await self._ask(request, context, acls.DeleteAclsResponse)
+
     async def update_features(
         self, request: features.UpdateFeaturesRequest, context: RequestContext
     ) -> features.UpdateFeaturesResponse:
@@ -527,6 +538,16 @@ class ActiveController:
         self, request: configs.AlterConfigsRequest, context: RequestContext
     ) -> configs.AlterConfigsResponse:
         return await self._decide(lambda controller: controller.alter_configs(request, context))
+
+    async def create_acls(
+        self, request: acls.CreateAclsRequest, context: RequestContext
+    ) -> acls.CreateAclsResponse:
+        return await self._decide(lambda controller: controller.create_acls(request, context))
+
+    async def delete_acls(
+        self, request: acls.DeleteAclsRequest, context: RequestContext
+    ) -> acls.DeleteAclsResponse:
+        return await self._decide(lambda controller: controller.delete_acls(request, context))
 
     async def update_features(
         self, request: features.UpdateFeaturesRequest, context: RequestContext

@@ -23,7 +23,7 @@ from ottla.metadata.registrations import (
 )
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import INTERNAL_TOPICS, ZERO_UUID
-from ottla.server.authorized import NOT_ASKED
+from ottla.security.acls import NOT_ASKED
 
 # Up to this version replicas that cannot be reached are left out, and that is an error.
 UNREACHABLE_HIDDEN_VERSION = 0

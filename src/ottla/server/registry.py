@@ -1,7 +1,8 @@
 """Which APIs are served, in which versions, by which function: ApiVersions is read off this table.
 
 A handler registers itself by decorator, for the broker's listeners, the controller's, or both; nothing is
-advertised that has no handler. The version ranges are those Apache Kafka 4.3.1 advertises, because clients infer
+advertised that has no handler, and none is registered for which server/authorization.py does not say what its API asks
+for. The version ranges are those Apache Kafka 4.3.1 advertises, because clients infer
 from them what a broker can do.
 
 Produce and JoinGroup are advertised from version 0 although their oldest versions are long gone: librdkafka
@@ -12,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from ottla.server.authorization import Access, access_of
 from ottla.server.context import Context, Services
 from ottla.server.limits import MAX_ELEMENTS
 from ottla.server.network.connection import Connection, Listener
@@ -67,6 +69,7 @@ class Route:
     handler: Handler | None
     raw: RawHandler | None
     max_elements: int
+    access: Access
 
 
 _routes: dict[Listener, dict[int, Route]] = {Listener.BROKER: {}, Listener.CONTROLLER: {}}
@@ -128,4 +131,8 @@ def _add(
     for listener in listeners or (Listener.BROKER,):
         table = _routes[listener]
         assert request.API_KEY not in table, f"{request.__name__} has two handlers on {listener}"
-        table[request.API_KEY] = Route(request.API_KEY, low, high, request, handler, raw, max_elements)
+        access = access_of(request.API_KEY, listener)
+        assert access is not None, f"{request.__name__}: nothing says what it asks for"
+        table[request.API_KEY] = Route(
+            request.API_KEY, low, high, request, handler, raw, max_elements, access
+        )

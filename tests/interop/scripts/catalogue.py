@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.interop.scripts import (
+    acls,
     classic_groups,
     cluster,
     configs,
@@ -52,6 +53,7 @@ SCRIPTS: dict[str, Callable[[Script], None]] = {
     "incremental-alter-configs": configs.incremental_alter,
     "alter-configs": configs.legacy_alter,
     "list-config-resources": configs.list_resources,
+    "acls": acls.acls,
     "log-dirs": cluster.log_dirs,
     "move-between-dirs": cluster.move_between_dirs,
     "update-features": cluster.features,
@@ -72,6 +74,7 @@ SCRIPTS: dict[str, Callable[[Script], None]] = {
     "coordinator-features": transaction_views.levels,
     "controller-shared": controller.shared,
     "controller-configs": controller.controller_configs,
+    "controller-acls": controller.controller_acls,
     "controller-raft": controller.raft,
     "controller-brokers": controller.brokers,
     "voters": controller.change_voters,

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from tests.interop.scripts import cluster, configs
+from tests.interop.scripts import acls, cluster, configs
 from tests.interop.scripts.entities import ZERO_ID, decode_response, encode_request, frame, header_bytes
 from tests.interop.scripts.garbage import fate
 from tests.interop.scripts.masks import masked
@@ -82,6 +82,12 @@ def controller_configs(s: Script) -> None:
         configs.describe(s, v, configs.BROKER, "", "defaults")
         configs.describe(s, v, configs.BROKER, "99", "another node")
         configs.describe(s, v, configs.TOPIC, "ctl-nope", "unknown topic")
+
+
+@on_controller
+def controller_acls(s: Script) -> None:
+    """The rules' APIs on the controller's listener."""
+    acls.acls(s)
 
 
 def raft_partition(**fields: Any) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from tests.unit.raft.support import LISTENERS, driver, format_directory, image_i
 from tests.unit.raft.test_driver import NEW, fetch_request
 
 from ottla.controller.controller import Controller
-from ottla.controller.result import ControllerResult, RequestContext
+from ottla.controller.result import MAX_RECORDS_PER_USER_OP, ControllerResult, RequestContext
 from ottla.metadata.image import EMPTY_IMAGE, ClusterImage, image_records
 from ottla.metadata.loader import MetadataLoader, MetadataPublisher
 from ottla.metadata.records import NO_LEADER, FeatureLevelRecord, NoOpRecord
@@ -28,6 +28,7 @@ from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
 from ottla.wire.messages.nodes import replication
 from ottla.wire.messages.nodes.replication import ElectLeadersRequest
 from ottla.wire.messages.producers import AllocateProducerIdsRequest
+from ottla.wire.messages.security import acls
 
 CONTEXT = RequestContext(7)
 Work = Callable[[Controller], Awaitable[None]]
@@ -517,3 +518,46 @@ async def heartbeat_of(controller: Controller, broker_id: int) -> None:
         want_shut_down=False,
     )
     assert (await controller.broker_heartbeat(request, CONTEXT)).error_code == 0
+
+
+def test_rules_are_written_found_again_and_removed(directory: Path) -> None:
+    def rule(name: str) -> acls.AclCreation:
+        return acls.AclCreation(
+            resource_type=2,
+            resource_name=name,
+            principal="User:alice",
+            host="*",
+            operation=3,
+            permission_type=3,
+        )
+
+    async def create_rules(controller: Controller, *names: str) -> set[int]:
+        request = acls.CreateAclsRequest(creations=[rule(name) for name in names])
+        response = await controller.create_acls(request, CONTEXT)
+        assert len(response.results) == len(names)
+        return {result.error_code for result in response.results}
+
+    async def write(controller: Controller) -> None:
+        assert await create_rules(controller, "a", "b", "a", "") == {0, ErrorCode.INVALID_REQUEST}
+        too_many = (f"t{n}" for n in range(MAX_RECORDS_PER_USER_OP + 1))
+        assert await create_rules(controller, *too_many) == {ErrorCode.POLICY_VIOLATION}
+        assert await create_rules(controller, "b", "c") == {0}
+
+    async def remove(controller: Controller) -> None:
+        assert len(controller.image.acls) == 3
+        wanted = acls.DeleteAclsFilter(
+            resource_type_filter=1,
+            resource_name_filter="b",
+            pattern_type_filter=1,
+            principal_filter=None,
+            host_filter=None,
+            operation=1,
+            permission_type=1,
+        )
+        response = await controller.delete_acls(acls.DeleteAclsRequest(filters=[wanted]), CONTEXT)
+        assert [acl.resource_name for acl in response.filter_results[0].matching_acls] == ["b"]
+
+    run(directory, write)
+    image = run(directory, remove)
+    assert sorted(record.resource_name for record in image.acls.values()) == ["a", "c"]
+    assert from_snapshot(image).acl_ids == image.acl_ids

@@ -3,8 +3,16 @@
 import pytest
 
 from ottla.metadata import records as r
-from ottla.metadata.delta import Delta, ImageBuilder, MetadataError
-from ottla.metadata.image import EMPTY_IMAGE, ClusterImage, ConfigResource, ResourceType, image_records
+from ottla.metadata.delta import Delta, ImageBuilder, MetadataError, difference_in_steps
+from ottla.metadata.image import (
+    EMPTY_IMAGE,
+    ClusterImage,
+    ConfigResource,
+    ResourceType,
+    binding_of,
+    image_records,
+)
+from ottla.model.time_slice import run_to_end
 
 A, B = bytes([1] * 16), bytes([2] * 16)
 DIRECTORY = bytes([9] * 16)
@@ -270,3 +278,31 @@ def test_nothing_that_other_nodes_wrote_is_lost() -> None:
         r.DelegationTokenRecord,
         r.ClientQuotaRecord,
     }
+
+
+def acl(acl_id: bytes, principal: str = "User:a") -> r.AccessControlEntryRecord:
+    return r.AccessControlEntryRecord(
+        id=acl_id,
+        resource_type=2,
+        resource_name="t",
+        pattern_type=3,
+        principal=principal,
+        host="*",
+        operation=3,
+        permission_type=3,
+    )
+
+
+def test_acls_are_found_by_what_they_say_and_a_delta_tells_which_have_changed() -> None:
+    image, delta = build(EMPTY_IMAGE, acl(A), acl(B))
+    saying = binding_of(acl(A))
+    assert image.acl_ids[saying] == {A, B}
+    assert sorted(delta.added_acls) == [(A, saying), (B, saying)]
+    assert delta.removed_acls == []
+    after, delta = build(image, r.RemoveAccessControlEntryRecord(id=A), acl(B, "User:b"))
+    assert dict(after.acl_ids) == {binding_of(acl(B, "User:b")): {B}}
+    assert (delta.added_acls, delta.removed_acls) == ([(B, binding_of(acl(B, "User:b")))], [A])
+    assert run_to_end(difference_in_steps(image, after)).acls == delta.acls == {A, B}
+    # What nobody knows may be removed.
+    same, delta = build(after, r.RemoveAccessControlEntryRecord(id=A))
+    assert (same.acls, delta.added_acls) == (after.acls, [])

@@ -7,7 +7,7 @@ from ottla.metadata.delta import ImageBuilder
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import Uuid, random_uuid
-from ottla.server.authorized import ALL_TOPIC_OPERATIONS, NOT_ASKED
+from ottla.security.acls import ALL_TOPIC_OPERATIONS, NOT_ASKED
 from ottla.server.metadata_encoding import TopicEncoder, View, encode_topic, splice_topics
 from ottla.wire.codec import decode, encode
 from ottla.wire.messages.metadata import MetadataResponse, MetadataResponseBroker

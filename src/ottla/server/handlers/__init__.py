@@ -10,17 +10,8 @@ from importlib import import_module
 from ottla.server.registry import serve_later
 
 FAMILIES = (
-    *(
-        "api_versions",
-        "sasl",
-        "produce",
-        "fetch",
-        "logs",
-        "metadata",
-        "controller",
-        "configs",
-        "transactions",
-    ),
+    *("api_versions", "sasl", "produce", "fetch", "logs", "metadata", "controller", "configs"),
+    *("transactions", "acls"),
 )
 # With the keys they serve on the broker's listeners.
 LATER = {

@@ -76,12 +76,6 @@ from ottla.wire.registry import APIS
 FRAME_SIZE_BYTES = 4
 
 
-def _is_decided_here(ctx: Context) -> bool:
-    """Is it this process' controller that decides, and by this node's settings?"""
-    local = ctx.node.local_controller
-    return ctx.on_controller_listener or (local is not None and local.active)
-
-
 # ---- topics -------------------------------------------------------------------------------------------------
 
 
@@ -96,7 +90,7 @@ async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTop
 @handles(DeleteTopicsRequest, Listener.BROKER, Listener.CONTROLLER, max_elements=MAX_DECIDED_ELEMENTS)
 async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Topics by name or id; their files go in the background."""
-    if _is_decided_here(ctx) and not ctx.node.config()["delete.topic.enable"]:
+    if ctx.decided_here and not ctx.node.config()["delete.topic.enable"]:
         low = ctx.version < 3
         raise KafkaError(ErrorCode.INVALID_REQUEST if low else ErrorCode.TOPIC_DELETION_DISABLED)
     response = await ctx.controller.delete_topics(request, ctx.decision(request))
@@ -276,7 +270,8 @@ def envelope(ctx: Context, request: EnvelopeRequest) -> Pending[EnvelopeResponse
     that is not meant for forwarding. A request inside that cannot be parsed is UNSUPPORTED_VERSION, so that the broker
     can tell it from a bad envelope. Whatever the request inside is answered with, errors too, is in the envelope's
     answer; only that this controller is not the active one is said outside, so that the broker asks another. Only a
-    broker may do this (CLUSTER_ACTION on the cluster): without an authorizer everybody counts as one.
+    broker may do this (CLUSTER_ACTION on the cluster): without an authorizer everybody counts as one. What is inside is
+    judged for its sender.
     """
     answer: Pending[EnvelopeResponse] = Pending()
     spawn(

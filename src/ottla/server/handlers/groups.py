@@ -24,7 +24,7 @@ from ottla.metadata.features import GROUP_VERSION, STREAMS_VERSION
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending, gather
 from ottla.model.time_slice import TimeSlice
-from ottla.server.authorized import ALL_GROUP_OPERATIONS
+from ottla.security.acls import ALL_GROUP_OPERATIONS
 from ottla.server.context import Context
 from ottla.server.dispatch import Encoded
 from ottla.server.registry import handles

@@ -17,6 +17,7 @@ from ottla.model.time_slice import TimeSlice
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.server.context import Context
+from ottla.server.errors import says_errors_by_item
 from ottla.server.registry import handles
 from ottla.storage.log_manager import LogDirInfo
 from ottla.storage.segment.file_records import TimestampOffset
@@ -434,6 +435,25 @@ async def alter_replica_log_dirs(
     return AlterReplicaLogDirsResponse(
         results=[AlterReplicaLogDirTopicResult(topic_name=name, partitions=p) for name, p in results.items()]
     )
+
+
+def _refused_moves(request: AlterReplicaLogDirsRequest, code: ErrorCode) -> AlterReplicaLogDirsResponse:
+    return AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirTopicResult(
+                topic_name=topic.name,
+                partitions=[
+                    AlterReplicaLogDirPartitionResult(partition_index=index, error_code=int(code))
+                    for index in topic.partitions
+                ],
+            )
+            for wanted in request.dirs
+            for topic in wanted.topics
+        ]
+    )
+
+
+says_errors_by_item(AlterReplicaLogDirsRequest, _refused_moves)
 
 
 async def _move(ctx: Context, topic_partition: TopicPartition, path: str) -> ErrorCode:

@@ -19,7 +19,7 @@ from ottla.metadata.registrations import Endpoint, PartitionRegistration, TopicI
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import INTERNAL_TOPICS, ZERO_UUID, Uuid, topic_name_problem, uuid_from_str, uuid_to_str
 from ottla.model.time_slice import TimeSlice
-from ottla.server.authorized import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, NOT_ASKED
+from ottla.security.acls import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, NOT_ASKED
 from ottla.server.context import Context, Services
 from ottla.server.dispatch import Encoded
 from ottla.server.limits import MAX_DECIDED_ELEMENTS

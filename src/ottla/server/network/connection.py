@@ -37,6 +37,7 @@ from typing import Any, Final, Protocol, cast
 from ottla.model.errors import KafkaError
 from ottla.model.tasks import guarded, report, spawn
 from ottla.model.time_slice import PacedCalls
+from ottla.security.authorizer import Decisions
 from ottla.security.principal import ANONYMOUS, KafkaPrincipal
 from ottla.server.network.frame_pool import FramePool, Lease
 from ottla.server.network.output import (
@@ -168,6 +169,7 @@ class Connection(asyncio.BufferedProtocol):
         self.client_id: str | None = None
         self.principal: KafkaPrincipal = ANONYMOUS
         self.is_authenticated = True  # or does not have to be
+        self.decisions: Decisions | None = None  # what the principal may do; see server/authorization.py
         self.last_active = host.monotonic()
         # When it is closed if it has not proved by then who it is.
         self.must_be_ready_by = float("inf")

@@ -10,6 +10,7 @@ from tests.support.controller_requests import CREATE_TOPICS, DESCRIBE_QUORUM, FO
 
 from ottla.controller.refusals import refusal
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.security.authorizer import StandardAuthorizer
 from ottla.security.principal import (
     ANONYMOUS,
     KafkaPrincipal,
@@ -167,6 +168,7 @@ def test_a_controller_that_is_not_active_says_so_outside(name: str) -> None:
         version = ADVERTISED[request.API_KEY][0]
         node.controller.code = ErrorCode.NOT_CONTROLLER
         node.raft.code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        node.services.authorizer = StandardAuthorizer([ALICE])  # without one there are no rules to change
         if name in ("add_raft_voter", "remove_raft_voter"):
             data = await forward(node, inner(request, version))
             _, offset = decode_response_header(data, 0, request.API_KEY, version)

@@ -12,7 +12,7 @@ from tests.support.group_world import GroupWorld, error_of
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
-from ottla.server.authorized import ALL_GROUP_OPERATIONS, NOT_ASKED
+from ottla.security.acls import ALL_GROUP_OPERATIONS, NOT_ASKED
 from ottla.server.handlers.groups import describe_groups, heartbeat, join_group, leave_group, sync_group
 from ottla.wire.codec import encode
 from ottla.wire.messages.groups.classic import (

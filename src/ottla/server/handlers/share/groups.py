@@ -8,7 +8,7 @@ from ottla.metadata.registrations import TopicImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, TopicPartition
 from ottla.model.pending import Pending, gather
-from ottla.server.authorized import ALL_GROUP_OPERATIONS
+from ottla.security.acls import ALL_GROUP_OPERATIONS
 from ottla.server.context import Context
 from ottla.server.handlers.groups import caller_of
 from ottla.server.registry import handles

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from ottla.model.errors import ErrorCode
 from ottla.model.ids import Uuid
 from ottla.model.pending import Pending
 from ottla.server.context import Context
+from ottla.server.errors import says_errors_by_item
 from ottla.server.registry import handles
 from ottla.share.coordinator import ShareGroupOffset, StateChange, Summary
 from ottla.share.persister import sweep
@@ -64,6 +66,23 @@ class _Api(Generic[R]):
             respond
         )
 
+    def refused(self, request: Any, code: ErrorCode) -> R:
+        """An error of the whole request, at every partition."""
+        return self.response(
+            results=[
+                self.topic(
+                    topic_id=topic.topic_id,
+                    partitions=[
+                        self.partition(
+                            partition=p.partition, error_code=int(code), error_message=_sentence(code)
+                        )
+                        for p in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
     def _topic(self, topic_id: Uuid, found: dict[int, Any]) -> Any:
         return self.topic(topic_id=topic_id, partitions=[found[partition] for partition in sorted(found)])
 
@@ -76,6 +95,11 @@ class _Api(Generic[R]):
         elif fill is not None:
             fill(result, answer.result())
         return result
+
+
+def _sentence(code: ErrorCode) -> str | None:
+    """Kafka's own, for what is refused before the coordinator is asked."""
+    return "Cluster authorization failed." if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED else None
 
 
 _INITIALIZE = _Api(
@@ -102,6 +126,13 @@ _SUMMARY = _Api(
     wire.ReadStateSummaryResult,
     wire.ReadShareGroupStateSummaryResponsePartitionResult,
 )
+
+
+says_errors_by_item(wire.InitializeShareGroupStateRequest, _INITIALIZE.refused)
+says_errors_by_item(wire.ReadShareGroupStateRequest, _READ.refused)
+says_errors_by_item(wire.WriteShareGroupStateRequest, _WRITE.refused)
+says_errors_by_item(wire.DeleteShareGroupStateRequest, _DELETE.refused)
+says_errors_by_item(wire.ReadShareGroupStateSummaryRequest, _SUMMARY.refused)
 
 
 @handles(wire.InitializeShareGroupStateRequest)

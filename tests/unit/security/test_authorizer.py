@@ -1,0 +1,336 @@
+"""StandardAuthorizer: the rules of deciding, one by one; a model that knows them all is in tests/property."""
+
+import pytest
+
+from ottla.config.errors import ConfigError
+from ottla.model.ids import Uuid
+from ottla.security.acls import AclBinding, AclOperation, AclPermissionType, PatternType, ResourceType
+from ottla.security.authorizer import (
+    MAX_KEPT_DECISIONS,
+    MAX_KEPT_NAME_LENGTH,
+    Decisions,
+    StandardAuthorizer,
+    parse_super_users,
+)
+from ottla.security.principal import KafkaPrincipal
+
+ALICE = KafkaPrincipal("User", "alice")
+BOB = KafkaPrincipal("User", "bob")
+HOST = "10.0.0.1"
+TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
+LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
+ALLOW, DENY = AclPermissionType.ALLOW, AclPermissionType.DENY
+READ, WRITE, DESCRIBE, ALL = (
+    AclOperation.READ,
+    AclOperation.WRITE,
+    AclOperation.DESCRIBE,
+    AclOperation.ALL,
+)
+
+
+def acl_id(number: int) -> Uuid:
+    return Uuid(number.to_bytes(16, "big"))
+
+
+def rule(
+    name: str = "orders",
+    operation: AclOperation = READ,
+    permission: AclPermissionType = ALLOW,
+    *,
+    pattern: PatternType = LITERAL,
+    principal: str = "User:alice",
+    host: str = "*",
+    kind: ResourceType = TOPIC,
+) -> AclBinding:
+    return AclBinding(kind, name, pattern, principal, host, operation, permission)
+
+
+def authorizer(*rules: AclBinding, allow_everyone: bool = False) -> StandardAuthorizer:
+    made = StandardAuthorizer([KafkaPrincipal("User", "root")], allow_everyone_if_no_acl_found=allow_everyone)
+    made.apply([(acl_id(number), binding) for number, binding in enumerate(rules)])
+    return made
+
+
+def may(
+    judge: StandardAuthorizer,
+    operation: AclOperation = READ,
+    name: str = "orders",
+    principal: KafkaPrincipal = ALICE,
+    host: str = HOST,
+    kind: ResourceType = TOPIC,
+) -> bool:
+    """Both ways to ask must agree, and what is explained must be one of the rules."""
+    allowed = judge.authorize(principal, host, operation, kind, name)
+    explained = judge.explain(principal, host, operation, kind, name)
+    assert explained.allowed == allowed
+    assert explained.rule is None or explained.rule in judge._by_id.values()
+    return allowed
+
+
+def test_nobody_may_anything_without_rules_but_super_users() -> None:
+    judge = authorizer()
+    assert not may(judge)
+    assert may(judge, principal=KafkaPrincipal("User", "root"))
+    assert may(judge, principal=KafkaPrincipal("User", "root", token_authenticated=True))
+    assert not may(judge, principal=KafkaPrincipal("Group", "root"))
+
+
+def test_super_users_are_not_denied() -> None:
+    judge = authorizer(rule("*", ALL, DENY, principal="User:*"))
+    assert may(judge, principal=KafkaPrincipal("User", "root"))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        rule(),
+        rule("*"),
+        rule("ord", pattern=PREFIXED),
+        rule("orders", pattern=PREFIXED),
+        rule(principal="User:*"),
+        rule(host=HOST),
+        rule(operation=ALL),
+    ],
+)
+def test_what_allows(given: AclBinding) -> None:
+    assert may(authorizer(given))
+    assert may(authorizer(given), principal=ALICE._replace(token_authenticated=True))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        rule("order"),
+        rule("orders2"),
+        rule("orders2", pattern=PREFIXED),
+        rule("*", pattern=PREFIXED),
+        rule(principal="User:bob"),
+        rule(principal="Group:alice"),
+        rule(principal="Group:*"),
+        rule(principal="alice"),
+        rule(host="10.0.0.2"),
+        rule(operation=WRITE),
+        rule(kind=GROUP),
+        rule(operation=AclOperation.UNKNOWN),
+    ],
+)
+def test_what_does_not_allow(given: AclBinding) -> None:
+    assert not may(authorizer(given))
+
+
+@pytest.mark.parametrize("name", ["orders", "*", "ord"])
+@pytest.mark.parametrize("principal", ["User:alice", "User:*"])
+@pytest.mark.parametrize("host", [HOST, "*"])
+@pytest.mark.parametrize("operation", [READ, ALL])
+def test_deny_wins(name: str, principal: str, host: str, operation: AclOperation) -> None:
+    pattern = PREFIXED if name == "ord" else LITERAL
+    denied = rule(name, operation, DENY, principal=principal, host=host, pattern=pattern)
+    assert not may(authorizer(rule(), denied))
+    assert not may(authorizer(denied, rule("*", ALL, principal="User:*"), allow_everyone=True))
+    assert may(authorizer(rule(), denied), kind=GROUP) is False
+
+
+@pytest.mark.parametrize(
+    ("given", "implied"),
+    [
+        (READ, DESCRIBE),
+        (WRITE, DESCRIBE),
+        (AclOperation.DELETE, DESCRIBE),
+        (AclOperation.ALTER, DESCRIBE),
+        (AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS),
+    ],
+)
+def test_what_an_allow_implies_and_a_deny_does_not(given: AclOperation, implied: AclOperation) -> None:
+    assert may(authorizer(rule(operation=given)), implied)
+    assert may(authorizer(rule(operation=given, permission=DENY), rule(operation=implied)), implied)
+    assert not may(authorizer(rule(operation=implied)), given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        AclOperation.CREATE,
+        AclOperation.CLUSTER_ACTION,
+        AclOperation.IDEMPOTENT_WRITE,
+        AclOperation.ALTER_CONFIGS,
+    ],
+)
+def test_what_does_not_imply_describe(given: AclOperation) -> None:
+    assert not may(authorizer(rule(operation=given)), DESCRIBE)
+
+
+def test_everyone_where_no_rule_is_found_and_only_there() -> None:
+    """A rule that is gone leaves nothing behind (CVE-2024-27309)."""
+    judge = authorizer(
+        rule(principal="User:bob"), rule("logs", pattern=PREFIXED, principal="User:bob"), allow_everyone=True
+    )
+    assert not may(judge)
+    assert not may(judge, name="logs-1")
+    assert may(judge, name="other")
+    assert may(judge, kind=GROUP)
+    judge.apply([(acl_id(9), rule(principal="User:carol"))])
+    judge.apply((), [acl_id(0)])
+    assert not may(judge), "carol's rule is still there"
+    judge.apply((), [acl_id(9)])
+    assert may(judge)
+    assert not may(judge, name="logs-1")
+    judge.apply((), [acl_id(1)])
+    assert may(judge, name="logs-1")
+    assert len(judge) == 0
+
+
+def test_a_rule_that_a_log_holds_twice_counts_until_both_are_gone() -> None:
+    judge = authorizer(rule(permission=DENY), rule(permission=DENY), rule())
+    judge.apply((), [acl_id(0)])
+    assert not may(judge)
+    judge.apply((), [acl_id(1)])
+    assert may(judge)
+
+
+def test_what_a_newer_node_has_written_denies() -> None:
+    strange = rule(permission=AclPermissionType.UNKNOWN)
+    judge = authorizer(rule(), strange, rule(permission=DENY))
+    assert not may(judge)
+    judge.apply((), [acl_id(1)])
+    assert not may(judge), "the rule that is known is another one"
+
+
+def test_every_change_is_another_version() -> None:
+    judge = authorizer()
+    before = judge.version
+    judge.apply([(acl_id(1), rule())])
+    assert judge.version != before
+    # Under an id that there is: in its place.
+    judge.apply([(acl_id(1), rule("else"))])
+    assert not may(judge)
+    assert len(judge) == 1
+    judge.apply((), [acl_id(77)])
+    assert len(judge) == 1
+
+
+def test_it_says_why() -> None:
+    judge = authorizer(
+        rule(), rule("ord", WRITE, DENY, pattern=PREFIXED, principal="User:*"), allow_everyone=True
+    )
+
+    def why(operation: AclOperation, name: str, principal: KafkaPrincipal = ALICE) -> str:
+        return judge.explain(principal, HOST, operation, TOPIC, name).why
+
+    assert judge.explain(ALICE, HOST, DESCRIBE, TOPIC, "orders").rule == rule()
+    assert why(READ, "orders") == "by the rule ALLOW READ to User:alice from host * on TOPIC LITERAL 'orders'"
+    assert why(WRITE, "orders").startswith("by the rule DENY WRITE to User:* from host *")
+    assert why(READ, "orders", BOB) == "there are rules about this resource, but none allows it"
+    assert why(READ, "x") == "no rule is about this resource, and allow.everyone.if.no.acl.found=true"
+    assert why(READ, "x", KafkaPrincipal("User", "root")) == "User:root is one of super.users"
+
+
+# --- on any resource of a type
+
+
+def may_somewhere(judge: StandardAuthorizer, operation: AclOperation = WRITE) -> bool:
+    return judge.authorize_by_resource_type(ALICE, HOST, operation, TOPIC)
+
+
+def test_on_any_resource() -> None:
+    assert not may_somewhere(authorizer())
+    assert may_somewhere(authorizer(allow_everyone=True))
+    assert may_somewhere(authorizer(rule(operation=WRITE)))
+    assert may_somewhere(authorizer(rule(operation=ALL)))
+    assert may_somewhere(authorizer(rule("*", WRITE)))
+    assert may_somewhere(authorizer(rule("a", WRITE, pattern=PREFIXED)))
+    assert not may_somewhere(authorizer(rule(operation=READ)))
+    assert not may_somewhere(authorizer(rule(operation=WRITE)), DESCRIBE), "nothing is implied here"
+    assert not may_somewhere(authorizer(rule(operation=WRITE, kind=GROUP)))
+    assert not may_somewhere(authorizer(rule(operation=WRITE, host="10.0.0.2")))
+    root = KafkaPrincipal("User", "root")
+    denied = authorizer(rule("*", ALL, DENY, principal="User:*"))
+    assert denied.authorize_by_resource_type(root, HOST, WRITE, TOPIC)
+
+
+def test_on_any_resource_that_is_not_denied() -> None:
+    allowed = rule("abc", WRITE)
+    prefix = rule("abc", WRITE, pattern=PREFIXED)
+    assert not may_somewhere(authorizer(allowed, rule("abc", WRITE, DENY)))
+    assert not may_somewhere(authorizer(allowed, rule("ab", ALL, DENY, pattern=PREFIXED)))
+    assert not may_somewhere(authorizer(allowed, rule("*", WRITE, DENY)))
+    assert not may_somewhere(authorizer(prefix, rule("abc", WRITE, DENY, pattern=PREFIXED)))
+    assert may_somewhere(authorizer(prefix, rule("abc", WRITE, DENY))), "one of many"
+    assert may_somewhere(authorizer(allowed, rule("abcd", WRITE, DENY, pattern=PREFIXED)))
+    assert may_somewhere(authorizer(allowed, rule("x", WRITE), rule("abc", WRITE, DENY)))
+    assert may_somewhere(authorizer(rule("*", WRITE), rule("a", WRITE, DENY, pattern=PREFIXED)))
+
+
+# --- settings
+
+
+def test_super_users() -> None:
+    assert parse_super_users(" User:CN=a,OU=b ;;User:admin; ") == {
+        KafkaPrincipal("User", "CN=a,OU=b"),
+        KafkaPrincipal("User", "admin"),
+    }
+    assert parse_super_users("") == frozenset()
+    with pytest.raises(ConfigError, match="principalType:principalName but got admin"):
+        parse_super_users("User:a;admin")
+
+
+# --- decisions that are kept
+
+
+class Counting(StandardAuthorizer):
+    """Counts what it is asked."""
+
+    asked = 0
+
+    def authorize(
+        self,
+        principal: KafkaPrincipal,
+        host: str,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str,
+    ) -> bool:
+        self.asked += 1
+        return super().authorize(principal, host, operation, resource_type, name)
+
+
+def test_a_decision_is_kept_until_the_rules_change() -> None:
+    judge = Counting()
+    judge.apply([(acl_id(1), rule())])
+    kept = Decisions(judge, ALICE, HOST)
+    assert [kept.allows(READ, TOPIC, "orders") for _ in range(3)] == [True] * 3
+    assert not kept.allows(WRITE, TOPIC, "orders")
+    assert judge.asked == 2
+    judge.apply((), [acl_id(1)])
+    assert not kept.allows(READ, TOPIC, "orders"), "a right taken away"
+    judge.apply([(acl_id(1), rule())])
+    assert kept.allows(READ, TOPIC, "orders")
+    assert judge.asked == 4
+
+
+def test_a_client_that_names_a_million_topics_fills_nothing() -> None:
+    judge = Counting()
+    judge.apply([(acl_id(1), rule("t", pattern=PREFIXED))])
+    kept = Decisions(judge, ALICE, HOST)
+    long = "t" * (MAX_KEPT_NAME_LENGTH + 1)
+    assert kept.allows(READ, TOPIC, long)
+    assert kept.allows(READ, TOPIC, long)
+    assert judge.asked == 2
+    for number in range(3 * MAX_KEPT_DECISIONS):
+        assert kept.allows(READ, TOPIC, f"t{number}")
+        assert not kept.allows(READ, GROUP, f"t{number}")
+        kept.is_news(READ, GROUP, f"t{number}")
+    assert len(kept._kept) == MAX_KEPT_DECISIONS
+    assert len(kept._told) <= MAX_KEPT_DECISIONS
+    judge.asked = 0
+    assert kept.allows(READ, TOPIC, "t0"), "what came first stays"
+    assert judge.asked == 0
+
+
+def test_a_denial_is_told_of_once_until_the_rules_change() -> None:
+    judge = authorizer()
+    kept = Decisions(judge, ALICE, HOST)
+    assert not kept.allows(READ, TOPIC, "orders")
+    assert [kept.is_news(READ, TOPIC, "orders") for _ in range(3)] == [True, False, False]
+    judge.apply(())
+    assert not kept.allows(READ, TOPIC, "orders")
+    assert kept.is_news(READ, TOPIC, "orders")
