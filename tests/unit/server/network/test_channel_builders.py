@@ -1,0 +1,178 @@
+"""What a listener's keys come to, and the one line about what is wrong with them."""
+
+import asyncio
+import ssl
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.support.certificates import Authority
+
+from ottla.config.broker import BrokerConfig
+from ottla.config.errors import ConfigError
+from ottla.model.clock import SystemClock
+from ottla.model.errors import KafkaError
+from ottla.security.principal import KafkaPrincipal
+from ottla.security.scram_credentials import credential_of
+from ottla.server.network.channel_builders import ListenerSasl, ListenerTls, node_channels
+
+PLAIN_JAAS = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'username="admin" password="geheim" user_admin="geheim";'
+)
+JAAS_KEY = "listener.name.in.plain.sasl.jaas.config"
+
+
+def config(protocol: str, **more: object) -> BrokerConfig:
+    settings = {name.replace("__", "-").replace("_", "."): value for name, value in more.items()}
+    return BrokerConfig.of(
+        {
+            "log.dirs": "/nowhere",
+            "listeners": "IN://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "IN",
+            "listener.security.protocol.map": f"IN:{protocol},CONTROLLER:PLAINTEXT",
+            **settings,
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"))
+
+
+def stores(authority: Authority, where: Path) -> dict[str, object]:
+    identity = authority.issue()
+    key_store = where / "node.pem"
+    key_store.write_bytes(identity.key.read_bytes() + identity.certificate.read_bytes())
+    return {
+        "ssl_keystore_type": "PEM",
+        "ssl_keystore_location": key_store,
+        "ssl_truststore_type": "PEM",
+        "ssl_truststore_location": authority.certificate,
+    }
+
+
+def sasl(made: BrokerConfig) -> ListenerSasl:
+    credential = credential_of  # of one user
+    with ThreadPoolExecutor(1) as executor:
+        return ListenerSasl(
+            made,
+            "IN",
+            lambda mechanism, user: credential(mechanism, "pencil", b"salt", 4096) if user == "bob" else None,
+            SystemClock(),
+            executor,
+        )
+
+
+def test_a_certificates_name_is_a_user_by_the_rules(authority: Authority, tmp_path: Path) -> None:
+    alice = ssl.PEM_cert_to_DER_cert(authority.issue("alice").certificate.read_text())
+    keys = stores(authority, tmp_path)
+    assert ListenerTls(config("SSL", **keys), "IN").principal_of(alice) == KafkaPrincipal("User", "CN=alice")
+    rules = {"listener.name.in.ssl.principal.mapping.rules": "RULE:^CN=(a.*)$/$1/U"}
+    made = ListenerTls(config("SSL", **keys, **rules), "IN")
+    assert made.principal_of(alice) == KafkaPrincipal("User", "ALICE")
+    bob = ssl.PEM_cert_to_DER_cert(authority.issue("bob").certificate.read_text())
+    for nobody in (bob, b"no certificate"):
+        with pytest.raises(KafkaError):
+            made.principal_of(nobody)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "listener IN: ssl.keystore.location: a listener with TLS needs a key"),
+        ({"ssl_keystore_location": "/no/such/file"}, "listener IN: "),
+        ({"ssl_keystore_location": "/no/such/file", "ssl_keystore_password": "geheim"}, "listener IN: "),
+    ],
+)
+def test_a_listener_without_a_key_does_not_start(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as refused:
+        ListenerTls(config("SSL", **settings), "IN")
+    assert "geheim" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_each_mechanism_has_its_users() -> None:
+    made = sasl(
+        config(
+            "SASL_PLAINTEXT",
+            sasl_enabled_mechanisms="PLAIN,SCRAM-SHA-256",
+            connections_max_reauth_ms=1000,
+            **{JAAS_KEY: PLAIN_JAAS, "listener.name.in.plain.connections.max.reauth.ms": "7"},
+        )
+    )
+    assert made.mechanisms == ("PLAIN", "SCRAM-SHA-256")
+    assert (made.max_reauth_ms("PLAIN"), made.max_reauth_ms("SCRAM-SHA-256")) == (7, 1000)
+    assert (made.max_receive_bytes, made.failed_delay_ms) == (524_288, 100)
+    exchange = made.server("PLAIN")
+    exchange.evaluate(b"\0admin\0geheim")
+    assert made.principal_of("PLAIN", exchange) == KafkaPrincipal("User", "admin")
+    assert b"i=4096" in made.server("SCRAM-SHA-256").evaluate(b"n,,n=bob,r=nonce")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"sasl_enabled_mechanisms": "PLAIN"}, f"{JAAS_KEY} is not set"),
+        (
+            {"sasl_enabled_mechanisms": "GSSAPI"},
+            "GSSAPI is not served; PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 are",
+        ),
+        ({"sasl_enabled_mechanisms": "PLAIN", JAAS_KEY: "x.y.Z required;"}, f"{JAAS_KEY}: "),
+        ({"sasl_enabled_mechanisms": "PLAIN", JAAS_KEY: PLAIN_JAAS.rstrip(";")}, f"{JAAS_KEY}: "),
+    ],
+)
+def test_a_mechanism_that_cannot_work_keeps_the_node_from_starting(
+    settings: dict[str, object], words: str
+) -> None:
+    with pytest.raises(ConfigError, match="listener IN: ") as refused:
+        sasl(config("SASL_PLAINTEXT", **settings))
+    assert words in str(refused.value)
+    assert "geheim" not in str(refused.value)
+
+
+def test_nodes_reach_one_another_as_their_listeners_say(authority: Authority, tmp_path: Path) -> None:
+    keys = stores(authority, tmp_path)
+    plain = node_channels(config("PLAINTEXT"))
+    assert (plain.brokers.ssl_context, plain.brokers.new_exchange) == (None, None)
+    tls = node_channels(config("SSL", **keys))
+    assert tls.controllers.ssl_context is None
+    assert tls.brokers.ssl_context is not None
+    assert tls.brokers.new_exchange is None
+    both = node_channels(
+        config("SASL_SSL", **keys, sasl_mechanism_inter_broker_protocol="PLAIN", **{JAAS_KEY: PLAIN_JAAS})
+    )
+    assert both.brokers.mechanism == "PLAIN"
+    assert both.brokers.new_exchange is not None
+    assert both.brokers.new_exchange().evaluate(None) == b"\0admin\0geheim"
+    assert "geheim" not in repr(both)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "SASL mechanism GSSAPI is not supported"),
+        ({"sasl_mechanism_inter_broker_protocol": "PLAIN"}, f"{JAAS_KEY} is not set"),
+    ],
+)
+def test_nodes_that_cannot_reach_one_another_do_not_start(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match="connections to listener IN of other nodes: ") as refused:
+        node_channels(config("SASL_PLAINTEXT", **settings))
+    assert words in str(refused.value)
+
+
+def test_a_slow_step_is_made_in_a_thread() -> None:
+    async def work() -> bytes:
+        with ThreadPoolExecutor(1) as executor:
+            made = ListenerSasl(
+                config("SASL_PLAINTEXT", sasl_enabled_mechanisms="SCRAM-SHA-256"),
+                "IN",
+                lambda mechanism, user: None,
+                SystemClock(),
+                executor,
+            )
+            return await made.in_thread(lambda: b"done")
+
+    assert asyncio.run(work()) == b"done"
