@@ -80,7 +80,7 @@ class SaslServerAuthenticator:
         self._began = 0.0
         self._session_ends: float | None = None
         connection.is_authenticated = False
-        connection.must_be_ready_by = self._monotonic() + AUTHENTICATION_S
+        connection.must_be_ready_by = min(connection.must_be_ready_by, self._monotonic() + AUTHENTICATION_S)
         connection.serve_by(self._authenticate, (0, listener.max_receive_bytes))
 
     # ---- before, and while it proves it again -----------------------------------------------------------------

@@ -402,9 +402,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serve_whole(self, view: memoryview, start: int, stop: int) -> int:
         turn_ends = 0.0
-        smallest, largest = self._frame_bytes
         while stop - start >= 4 and not self._stalled:
             (size,) = _SIZE.unpack_from(view, start)
+            smallest, largest = self._frame_bytes
             end = start + 4 + size
             if not smallest <= size <= largest and not self._legal(size):
                 return stop
@@ -466,8 +466,17 @@ class Connection(asyncio.BufferedProtocol):
         size = _SIZE.unpack_from(self._partial_view, 0)[0]
         head = bytes(self._partial_view[:4])
         self._give_back()
-        if self._legal(size):
+        if not self._legal(size):
+            return
+        if size:
             self._gather(4 + size, head)
+        elif self._stalled:
+            self._backlog = bytearray(head)
+            self._pause_reading()
+        else:  # an empty token of SASL
+            self._serve(_NOTHING, 0, 0)
+            if self._output is not None:
+                self._output.flush()
 
     def _gather(self, needed: int, head: bytes) -> None:
         """Get room for a frame of `needed` bytes, of which `head` is here already."""

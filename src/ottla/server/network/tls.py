@@ -26,6 +26,7 @@ from typing import Final, Protocol
 from ottla.model.errors import KafkaError
 from ottla.model.tasks import guarded
 from ottla.security.principal import KafkaPrincipal
+from ottla.server.network.authentication import AUTHENTICATION_S
 from ottla.server.network.connection import Connection, Host
 from ottla.server.network.output import IN_MEMORY, Output, Sending, SocketOutput
 
@@ -132,11 +133,8 @@ class TlsConnection(Connection):
         super().connection_lost(exc)
 
     def close(self, reason: str | None = None) -> None:
-        if not self._closing and not self._lost and self._is_established and self._output is not None:
-            # Say that it ends here and was not cut off, if that can be said at once.
-            with suppress(ssl.SSLError):
-                self._tls.unwrap()
-            self._output.flush()
+        if self._is_established and not self._closing and isinstance(self._output, TlsOutput):
+            self._output.say_goodbye()
         super().close(reason)
 
     # ---- the handshake --------------------------------------------------------------------------------------
@@ -166,8 +164,9 @@ class TlsConnection(Connection):
 
     def _established(self) -> None:
         self._is_established = True
-        if self.is_authenticated:
-            self.must_be_ready_by = float("inf")
+        self.must_be_ready_by = (
+            float("inf") if self.is_authenticated else self.host.monotonic() + AUTHENTICATION_S
+        )
         certificate = self._tls.getpeercert(binary_form=True)
         try:
             if certificate is not None:
@@ -283,6 +282,17 @@ class TlsOutput(SocketOutput):
                 self._going_out = memoryview(self._sealed.read())
         except BlockingIOError:
             return False
+
+    def say_goodbye(self) -> None:
+        """That it ends here, and was not cut off: what waits is dropped. Only if that can be said at once."""
+        if self.blocked or self._closed:
+            return
+        self._queue.clear()
+        with suppress(ssl.SSLError, OSError):
+            try:
+                self._tls.unwrap()
+            finally:  # it has said its part, and would wait for the other's
+                os.write(self._fd, self._sealed.read())
 
     def _take_piece(self) -> memoryview:
         """What goes out next: as much as there is, up to a piece."""

@@ -206,6 +206,42 @@ def test_bare_tokens_after_a_handshake_of_version_0() -> None:
     run(scenario, Users())
 
 
+@pytest.mark.parametrize("pieces", [(b"\0\0\0\0",), (b"\0\0", b"\0\0"), (b"\0", b"\0", b"\0", b"\0")])
+def test_an_empty_token_is_one_however_it_comes(
+    pieces: tuple[bytes, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(server: Server, connect: Connect) -> None:
+        for handshake in (True, False):
+            client = await connect()
+            if handshake:
+                await client.handshake(version=0)
+            for piece in pieces:
+                client.writer.write(piece)
+                await client.writer.drain()
+                for _ in range(20):
+                    await asyncio.sleep(0)
+            assert await client.is_closed()
+
+    with caplog.at_level(logging.INFO, "ottla.server"):
+        run(scenario, Users())
+    assert "Traceback" not in caplog.text
+    assert len(caplog.records) == 2, "each has its line"
+
+
+def test_a_frame_too_small_right_behind_the_login_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(server: Server, connect: Connect) -> None:
+        client = await connect()
+        await client.handshake()
+        token = request_frame(SaslAuthenticateRequest(auth_bytes=b"\0alice\0alice-secret"), 2, 7, "test")
+        client.writer.write(bytes(token) + b"\0\0\0\1x")
+        await client.reader.read()  # to its end
+
+    with caplog.at_level(logging.INFO, "ottla.server"):
+        run(scenario, Users())
+    assert "frame of 1 bytes, allowed are 8 to" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
 def test_versions_may_be_asked_for_first_and_once() -> None:
     async def scenario(server: Server, connect: Connect) -> None:
         client = await connect()

@@ -232,6 +232,25 @@ def test_damage_after_the_handshake_ends_the_connection(
     assert "what came is not TLS any more" in caplog.text
 
 
+def test_what_is_refused_amid_answers_ends_with_a_goodbye(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The answers that were not sent yet are dropped, as everywhere; nothing else comes of it."""
+
+    async def scenario() -> None:
+        async with serving(authority.server_context(authority.issue())) as server:
+            reader, writer = await server.connect(authority.client_context())
+            writer.write(FRAME * 3 + b"\x7f\xff\xff\xff")
+            left = await reader.read()  # an end, no error: it was told that nothing more comes
+            assert left in (b"", FRAME * 3)
+            await until(lambda: not len(server.connections))
+
+    with caplog.at_level(logging.INFO, "ottla.server"):
+        run(scenario())
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "frame of 2147483647 bytes" in line
+
+
 def test_half_handshakes_keep_nobody_out_and_are_closed_in_time(authority: Authority) -> None:
     async def scenario() -> None:
         async with serving(authority.server_context(authority.issue())) as server:
