@@ -6,50 +6,31 @@ knows it. `ottla storage format --add-scram` puts a cluster's first users into b
 
 import base64
 import binascii
-import hashlib
-import hmac
-import secrets
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ottla.metadata.records import UserScramCredentialRecord
-
-DEFAULT_ITERATIONS = 4096
-MAX_ITERATIONS = 16384
-_SALT_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-_SALT_LENGTH = 25
-
-
-class Mechanism(NamedTuple):
-    """One of the two kinds of SCRAM that Kafka knows."""
-
-    name: str
-    type: int
-    hash_name: str
-
-
-MECHANISMS = {
-    mechanism.name: mechanism
-    for mechanism in (Mechanism("SCRAM-SHA-256", 1, "sha256"), Mechanism("SCRAM-SHA-512", 2, "sha512"))
-}
-
-
-def salted_password(mechanism: Mechanism, password: str, salt: bytes, iterations: int) -> bytes:
-    """Hi(password, salt, i); Kafka leaves the password as it is where the RFC would normalize it."""
-    return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, iterations)
+from ottla.security.scram_credentials import (
+    MAX_ITERATIONS,
+    MECHANISMS,
+    MIN_ITERATIONS,
+    Mechanism,
+    random_salt,
+    salted_password,
+    server_key,
+    stored_key,
+)
 
 
 def credential_record(
     mechanism: Mechanism, name: str, salted: bytes, salt: bytes, iterations: int
 ) -> UserScramCredentialRecord:
     """What the log keeps of a user: with the stored key a proof can be checked, but not made."""
-    client_key = hmac.digest(salted, b"Client Key", mechanism.hash_name)
     return UserScramCredentialRecord(
         name=name,
         mechanism=mechanism.type,
         salt=salt,
-        stored_key=hashlib.new(mechanism.hash_name, client_key).digest(),
-        server_key=hmac.digest(salted, b"Server Key", mechanism.hash_name),
+        stored_key=stored_key(mechanism, salted),
+        server_key=server_key(mechanism, salted),
         iterations=iterations,
     )
 
@@ -105,14 +86,14 @@ def _build(mechanism: Mechanism, settings: dict[str, str]) -> UserScramCredentia
 
 def _iterations(mechanism: Mechanism, text: str | None) -> int:
     if text is None:
-        return DEFAULT_ITERATIONS
+        return MIN_ITERATIONS
     try:
         iterations = int(text)
     except ValueError:
         raise ValueError(f"Failed to parse iterations count: {text}") from None
-    if not DEFAULT_ITERATIONS <= iterations <= MAX_ITERATIONS:
+    if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
         raise ValueError(
-            f"The 'iterations' value must be >= {DEFAULT_ITERATIONS} and <= {MAX_ITERATIONS} "
+            f"The 'iterations' value must be >= {MIN_ITERATIONS} and <= {MAX_ITERATIONS} "
             f"for add-scram using {mechanism.name}"
         )
     return iterations
@@ -124,8 +105,3 @@ def _base64(what: str, text: str) -> bytes:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError):
         raise ValueError(f"Failed to decode given {what}: {text}") from None
-
-
-def random_salt() -> bytes:
-    """A fresh salt: digits and letters that hold about 130 bits, as Kafka makes them."""
-    return "".join(secrets.choice(_SALT_DIGITS) for _ in range(_SALT_LENGTH)).encode()

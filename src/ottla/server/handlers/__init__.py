@@ -9,7 +9,17 @@ from importlib import import_module
 
 from ottla.server.registry import serve_later
 
-FAMILIES = ("api_versions", "produce", "fetch", "logs", "metadata", "controller", "configs", "transactions")
+FAMILIES = (
+    "api_versions",
+    "produce",
+    "fetch",
+    "logs",
+    "metadata",
+    "controller",
+    "configs",
+    "transactions",
+    "users",
+)
 # With the keys they serve on the broker's listeners.
 LATER = {
     "offsets": (8, 28, 9, 47),
