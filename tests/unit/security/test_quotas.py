@@ -161,6 +161,9 @@ def test_who_shares_a_quota() -> None:
         for client_id in ("a", "b"):
             assert throttle(by_both, principal, client_id, 1_000) == 0
     assert throttle(by_both, ALICE, "a", 1_000) == 10_000
+    one_users_clients = limits((entity(user="alice", client_id=DEFAULT), 100.0))
+    assert throttle(one_users_clients, ALICE, "a", 1_000) == 0
+    assert throttle(one_users_clients, ALICE, "b", 1_000) == 0
 
 
 def test_a_token_holder_is_the_same_user() -> None:
@@ -215,6 +218,15 @@ def test_sensors_of_who_is_away_are_forgotten() -> None:
     # Also whoever looked one up before has the new one.
     assert manager.record_and_throttle_ms(ALICE, "old-0", 1_000, later) == 0
     assert manager.record_and_throttle_ms(ALICE, "old-0", 1_000, later) == 10_000
+
+
+def test_those_who_share_a_quota_share_it_after_it_was_forgotten() -> None:
+    manager = limits((entity(user=DEFAULT), 100.0))
+    manager.record_and_throttle_ms(ALICE, "a", 1_000, T0)
+    later = T0 + quotas.INACTIVE_SENSOR_EXPIRATION_MS
+    manager.record_and_throttle_ms(BOB, "x", 1, later)
+    assert manager.record_and_throttle_ms(ALICE, "b", 1_000, later) == 0
+    assert manager.record_and_throttle_ms(ALICE, "a", 1_000, later) == 10_000
 
 
 def test_a_flood_of_names_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
