@@ -84,7 +84,7 @@ def described_credentials(
     for user, infos in sorted(found.items()):
         result = DescribeUserScramCredentialsResult(
             user=user,
-            error_message=None,
+            error_message="",  # as Kafka says that there is none
             credential_infos=sorted(infos, key=lambda info: info.mechanism),
         )
         if counts[user] > 1:
@@ -92,7 +92,7 @@ def described_credentials(
         elif not infos:
             _fail(result, ErrorCode.RESOURCE_NOT_FOUND, f"{_NOBODY}{user}")
         results.append(result)
-    return DescribeUserScramCredentialsResponse(error_message=None, results=results)
+    return DescribeUserScramCredentialsResponse(error_message="", results=results)
 
 
 _TWICE = "Cannot describe SCRAM credentials for the same user twice in a single request: "
