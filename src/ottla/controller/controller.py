@@ -741,7 +741,10 @@ async def _has_address(host: str) -> bool:
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     try:
         return bool(await asyncio.get_running_loop().getaddrinfo(bare, None))
-    except (OSError, UnicodeError):  # a label of more than 63 bytes is no name of a host
+    except (
+        OSError,
+        ValueError,
+    ):  # a label of more than 63 bytes is no name of a host, nor is one with a zero in it
         return False
 
 

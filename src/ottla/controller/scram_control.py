@@ -15,6 +15,9 @@ from ottla.model.time_slice import Steps
 from ottla.security.scram_credentials import MAX_ITERATIONS, MECHANISM_TYPES, MIN_ITERATIONS
 from ottla.wire.messages.security import scram as m
 
+# What is looked at in one step: half a millisecond.
+CHANGES_PER_STEP = 500
+
 Change = m.ScramCredentialDeletion | m.ScramCredentialUpsertion
 
 _TWICE = ApiError(
@@ -30,7 +33,7 @@ def alter_user_scram_credentials(
 ) -> Steps[ControllerResult[m.AlterUserScramCredentialsResponse]]:
     """Sets and deletes credentials; every user fares by itself."""
     errors: dict[str, ApiError] = {}
-    changes = _changes(rules, request, errors)
+    changes = yield from _changes(rules, request, errors)
     records: list[MetadataRecord] = []
     results: list[m.AlterUserScramCredentialsResult] = []
     for count, change in enumerate(changes.values(), 1):
@@ -51,12 +54,14 @@ def alter_user_scram_credentials(
 
 def _changes(
     rules: ClusterRules, request: m.AlterUserScramCredentialsRequest, errors: dict[str, ApiError]
-) -> dict[str, Change]:
+) -> Steps[dict[str, Change]]:
     """What becomes of each user, deletions first; of the others, why nothing does."""
     supported = features.scram_supported(rules.metadata_version)
     changes: dict[str, Change] = {}
     asked: list[Change] = [*request.deletions, *request.upsertions]
-    for change in asked:
+    for count, change in enumerate(asked):
+        if count % CHANGES_PER_STEP == CHANGES_PER_STEP - 1:
+            yield
         if change.name in errors:
             continue
         if changes.pop(change.name, None) is not None:

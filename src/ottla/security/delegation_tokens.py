@@ -7,7 +7,7 @@ one for the controller and one for the broker.
 """
 
 import hmac
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Set
 from typing import Final, Protocol
 
 from ottla.model.time_slice import Steps
@@ -82,11 +82,11 @@ def may_renew(token: Token, principal: KafkaPrincipal) -> bool:
 def may_see(
     token: Token,
     principal: KafkaPrincipal,
-    owners: Collection[str] | None,
+    owners: Set[str] | None,
     permitted: Callable[[Token], bool],
 ) -> bool:
     """Is a token among those asked for (None: all), and is it the principal's, or one that it is `permitted` to see?"""
     involved = (token.owner, token.requester, *token.renewers)
-    if owners is not None and not any(owner in involved for owner in owners):
+    if owners is not None and not any(each in owners for each in involved):
         return False
     return str(principal) in involved or permitted(token)

@@ -143,6 +143,7 @@ def test_a_resolver_that_does_not_answer_is_not_waited_for(
         ("127.1", True),
         ("localhost", True),
         ("a" * 70, False),
+        ("a\0b", False),
         ("a b", False),
         ("é" * 60, False),
     ],

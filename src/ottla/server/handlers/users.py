@@ -81,7 +81,7 @@ def described_credentials(
         if count % CREDENTIALS_PER_STEP == 0:
             yield
     results = []
-    for user, infos in sorted(found.items()):
+    for count, (user, infos) in enumerate(found.items(), 1):
         result = DescribeUserScramCredentialsResult(
             user=user,
             error_message="",  # as Kafka says that there is none
@@ -92,6 +92,8 @@ def described_credentials(
         elif not infos:
             _fail(result, ErrorCode.RESOURCE_NOT_FOUND, f"{_NOBODY}{user}")
         results.append(result)
+        if count % CREDENTIALS_PER_STEP == 0:
+            yield
     return DescribeUserScramCredentialsResponse(error_message="", results=results)
 
 
@@ -168,7 +170,7 @@ async def expire_delegation_token(
     return response
 
 
-@handles(DescribeDelegationTokenRequest)
+@handles(DescribeDelegationTokenRequest, max_elements=MAX_DECIDED_ELEMENTS)
 async def describe_delegation_token(
     ctx: Context, request: DescribeDelegationTokenRequest
 ) -> DescribeDelegationTokenResponse:
