@@ -17,6 +17,7 @@ import pytest
 from tests.clients import test_ottla_client_cli_groups as commands
 from tests.clients import test_ottla_groups as groups
 from tests.clients import test_ottla_transactions as transactions
+from tests.clients import test_users as users
 from tests.clients.adapters.model import Patience
 from tests.clients.test_ottla_client_cli_groups import InProcess
 from tests.clients.test_ottla_groups import PARTITIONS, Ours, poll_until, produce
@@ -69,6 +70,12 @@ test_a_static_member_comes_back_to_what_it_had = groups.test_a_static_member_com
 test_commits_positions_and_replay = groups.test_commits_positions_and_replay
 test_a_pattern_follows_new_topics = groups.test_a_pattern_follows_new_topics
 test_whoever_does_not_poll_loses_its_partitions = groups.test_whoever_does_not_poll_loses_its_partitions
+
+
+def test_users_by_the_command(servers: str, tmp_path: Path) -> None:
+    users.test_the_command(servers, tmp_path)
+    users.test_tokens_by_the_command(servers)
+    users.test_tokens_are_for_who_has_logged_in(servers)
 
 
 @pytest.mark.parametrize("level", [1, 2])

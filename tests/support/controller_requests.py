@@ -4,10 +4,10 @@ from typing import Any
 
 from ottla.model.ids import ZERO_UUID
 from ottla.wire.messages import producers
-from ottla.wire.messages.admin import cluster, configs, topics
+from ottla.wire.messages.admin import cluster, configs, quotas, topics
 from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
 from ottla.wire.messages.nodes import raft, replication
-from ottla.wire.messages.security import acls
+from ottla.wire.messages.security import acls, scram, tokens
 
 CREATE_TOPICS = topics.CreateTopicsRequest(
     topics=[
@@ -89,11 +89,34 @@ FORWARDED: dict[str, Any] = {
     "update_features": cluster.UpdateFeaturesRequest(
         feature_updates=[cluster.FeatureUpdateKey(feature="group.version", max_version_level=1)]
     ),
+    "alter_user_scram_credentials": scram.AlterUserScramCredentialsRequest(
+        deletions=[scram.ScramCredentialDeletion(name="a", mechanism=1)],
+        upsertions=[
+            scram.ScramCredentialUpsertion(
+                name="b", mechanism=2, iterations=4096, salt=b"salt", salted_password=b"salted"
+            )
+        ],
+    ),
+    "create_delegation_token": tokens.CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=-1),
+    "renew_delegation_token": tokens.RenewDelegationTokenRequest(hmac=b"secret", renew_period_ms=-1),
+    "expire_delegation_token": tokens.ExpireDelegationTokenRequest(hmac=b"secret", expiry_time_period_ms=-1),
     "unregister_broker": lifecycle.UnregisterBrokerRequest(broker_id=3),
     "describe_quorum": DESCRIBE_QUORUM,
     "add_raft_voter": ADD_VOTER,
     "remove_raft_voter": raft.RemoveRaftVoterRequest(
         cluster_id=None, voter_id=2, voter_directory_id=ZERO_UUID
+    ),
+}
+# Decided by the controller, and not yet asked by anybody: quotas are served when they are kept.
+DECIDED: dict[str, Any] = {
+    "alter_client_quotas": quotas.AlterClientQuotasRequest(
+        entries=[
+            quotas.AlterClientQuotasRequestEntryData(
+                entity=[quotas.EntityData(entity_type="user", entity_name="a")],
+                ops=[quotas.OpData(key="producer_byte_rate", value=1.0, remove=False)],
+            )
+        ],
+        validate_only=False,
     ),
 }
 OWN: dict[str, Any] = {
@@ -108,4 +131,4 @@ OWN: dict[str, Any] = {
     "alter_partition": replication.AlterPartitionRequest(broker_id=1, topics=[]),
     "allocate_producer_ids": producers.AllocateProducerIdsRequest(broker_id=1),
 }
-ALL = {**FORWARDED, **OWN}
+ALL = {**FORWARDED, **DECIDED, **OWN}

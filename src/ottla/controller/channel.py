@@ -10,10 +10,10 @@ from typing import Any, Final, Protocol
 from ottla.controller.result import RequestContext
 from ottla.wire.messages import producers
 from ottla.wire.messages.admin import cluster as features
-from ottla.wire.messages.admin import configs, topics
+from ottla.wire.messages.admin import configs, quotas, topics
 from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
 from ottla.wire.messages.nodes import raft, replication
-from ottla.wire.messages.security import acls
+from ottla.wire.messages.security import acls, scram, tokens
 
 # What is left of a client's time when its request is passed on. Whoever gives a millisecond, or none, hears what the
 # controller made of it all the same; whoever gives a day is told after a while that there is no controller (as with
@@ -77,6 +77,21 @@ class ControllerDecisions(Protocol):
     async def update_features(
         self, request: features.UpdateFeaturesRequest, context: RequestContext
     ) -> features.UpdateFeaturesResponse: ...
+    async def alter_user_scram_credentials(
+        self, request: scram.AlterUserScramCredentialsRequest, context: RequestContext
+    ) -> scram.AlterUserScramCredentialsResponse: ...
+    async def alter_client_quotas(
+        self, request: quotas.AlterClientQuotasRequest, context: RequestContext
+    ) -> quotas.AlterClientQuotasResponse: ...
+    async def create_delegation_token(
+        self, request: tokens.CreateDelegationTokenRequest, context: RequestContext
+    ) -> tokens.CreateDelegationTokenResponse: ...
+    async def renew_delegation_token(
+        self, request: tokens.RenewDelegationTokenRequest, context: RequestContext
+    ) -> tokens.RenewDelegationTokenResponse: ...
+    async def expire_delegation_token(
+        self, request: tokens.ExpireDelegationTokenRequest, context: RequestContext
+    ) -> tokens.ExpireDelegationTokenResponse: ...
     async def unregister_broker(
         self, request: lifecycle.UnregisterBrokerRequest, context: RequestContext
     ) -> lifecycle.UnregisterBrokerResponse: ...

@@ -10,7 +10,8 @@ loop. Make it, start() when the log is loaded, and at the end stop(). Owned by t
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial, wraps
 from pathlib import Path
@@ -19,14 +20,18 @@ from typing import Any, Protocol, TypeVar
 
 from ottla.controller import (
     acl_control,
+    client_quota_control,
     cluster_control,
     configuration_control,
+    delegation_token_control,
     feature_control,
     replication_control,
+    scram_control,
     topics,
 )
 from ottla.controller.channel import ControllerDecisions
 from ottla.controller.cluster_control import BrokerControlState, BrokerHeartbeatManager, HeartbeatDecision
+from ottla.controller.delegation_token_control import TokenSettings
 from ottla.controller.feature_control import KRaftVersion, activation_records
 from ottla.controller.refusals import refusal
 from ottla.controller.registration import ControllerRegistrationManager
@@ -42,7 +47,7 @@ from ottla.metadata.registrations import Endpoint
 from ottla.metadata.snapshot import SnapshotId, read_bootstrap
 from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import Uuid, random_uuid
+from ottla.model.ids import Uuid, random_uuid, uuid_to_str
 from ottla.model.tasks import spawn, spawn_restarting
 from ottla.model.time_slice import TimeSlice, next_turn
 from ottla.raft.driver import RaftListener
@@ -51,10 +56,12 @@ from ottla.raft.quorum_state import NONE as NOBODY
 from ottla.wire.messages import producers
 from ottla.wire.messages.admin import cluster as feature_messages
 from ottla.wire.messages.admin import configs as config_messages
+from ottla.wire.messages.admin import quotas
 from ottla.wire.messages.admin import topics as topic_messages
 from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
 from ottla.wire.messages.nodes import replication
 from ottla.wire.messages.security import acls as acl_messages
+from ottla.wire.messages.security import scram, tokens
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +71,9 @@ Serve = Callable[["Controller", Q, RequestContext], Coroutine[Any, Any, T]]
 
 OWNER = "controller"
 TICK_INTERVAL_S = 1.0
+# How long it may take to find out which hosts of a request have addresses, and how many hosts it may name.
+RESOLVE_TIMEOUT_S = 5.0
+MAX_RESOLVED_HOSTS = 100
 
 
 class QuorumView(Protocol):
@@ -124,8 +134,12 @@ class Controller:
         channel: ControllerDecisions | None = None,
         random: Random | None = None,
         new_uuid: Callable[[], Uuid] = random_uuid,
+        has_address: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
-        """`loader` is the node's; `channel` leads to the active controller, here if nothing else is given."""
+        """`loader` is the node's; `channel` leads to the active controller, here if nothing else is given.
+
+        `has_address` asks the resolver for a host, which may take its time.
+        """
         self.raft = raft
         self.settings = settings
         self.publisher = loader.publisher
@@ -146,6 +160,9 @@ class Controller:
         self._unclean_interval_ms = settings.static["unclean.leader.election.interval.ms"]
         self._next_balance_ms = clock.monotonic_ms() + self._balance_interval_ms
         self._next_unclean_ms = clock.monotonic_ms() + self._unclean_interval_ms
+        self._tokens = TokenSettings.from_config(settings.static)
+        self._next_sweep_ms = clock.monotonic_ms() + self._tokens.check_interval_ms
+        self._has_address = has_address or _has_address
 
     # --- life
 
@@ -244,6 +261,7 @@ class Controller:
         self.heartbeats.start(image, now_ms)
         self._next_balance_ms = now_ms + self._balance_interval_ms
         self._next_unclean_ms = now_ms + self._unclean_interval_ms
+        self._next_sweep_ms = now_ms + self._tokens.check_interval_ms
 
     @staticmethod
     def _new_heartbeats(settings: ControllerSettings) -> BrokerHeartbeatManager:
@@ -417,6 +435,69 @@ class Controller:
         self, request: acl_messages.DeleteAclsRequest, context: RequestContext
     ) -> acl_messages.DeleteAclsResponse:
         return await self._decide(acl_control.delete_acls, request)
+
+    # --- users: credentials, quotas, tokens
+
+    @_refusing
+    async def alter_user_scram_credentials(
+        self, request: scram.AlterUserScramCredentialsRequest, context: RequestContext
+    ) -> scram.AlterUserScramCredentialsResponse:
+        return await self._decide(scram_control.alter_user_scram_credentials, request)
+
+    @_refusing
+    async def alter_client_quotas(
+        self, request: quotas.AlterClientQuotasRequest, context: RequestContext
+    ) -> quotas.AlterClientQuotasResponse:
+        hosts = client_quota_control.host_names(request)
+        known = await self._with_address(hosts) if hosts and self.active else ()
+        return await self._decide(client_quota_control.alter_client_quotas, request, known)
+
+    async def _with_address(self, hosts: Sequence[str]) -> list[str]:
+        """Those of the hosts that the resolver knows; who waits too long for it knows no more."""
+        known = []
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RESOLVE_TIMEOUT_S):
+                for host in hosts[:MAX_RESOLVED_HOSTS]:
+                    if await self._has_address(host):
+                        known.append(host)
+        return known
+
+    @_refusing
+    async def create_delegation_token(
+        self, request: tokens.CreateDelegationTokenRequest, context: RequestContext
+    ) -> tokens.CreateDelegationTokenResponse:
+        return await self._decide(
+            delegation_token_control.create_delegation_token,
+            request,
+            context,
+            self._tokens,
+            token_id=uuid_to_str(self._sources.new_uuid()),
+            now_ms=self._clock.now_ms(),
+        )
+
+    @_refusing
+    async def renew_delegation_token(
+        self, request: tokens.RenewDelegationTokenRequest, context: RequestContext
+    ) -> tokens.RenewDelegationTokenResponse:
+        return await self._decide(
+            delegation_token_control.renew_delegation_token,
+            request,
+            context,
+            self._tokens,
+            now_ms=self._clock.now_ms(),
+        )
+
+    @_refusing
+    async def expire_delegation_token(
+        self, request: tokens.ExpireDelegationTokenRequest, context: RequestContext
+    ) -> tokens.ExpireDelegationTokenResponse:
+        return await self._decide(
+            delegation_token_control.expire_delegation_token,
+            request,
+            context,
+            self._tokens,
+            now_ms=self._clock.now_ms(),
+        )
 
     # --- brokers
 
@@ -597,6 +678,7 @@ class Controller:
             await self._fence_expired()
             await self._balance()
             await self._elect_unclean()
+            await self._sweep_tokens()
             await self._write_no_op()
         await self._loader.maybe_snapshot()
 
@@ -625,6 +707,12 @@ class Controller:
         if now_ms >= self._next_unclean_ms:
             self._next_unclean_ms = now_ms + self._unclean_interval_ms
             await self._submit(replication_control.elect_unclean_leaders)
+
+    async def _sweep_tokens(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._next_sweep_ms:
+            self._next_sweep_ms = now_ms + self._tokens.check_interval_ms
+            await self._decide(delegation_token_control.sweep_expired_tokens, self._clock.now_ms())
 
     @property
     def _idle_interval_ms(self) -> int:
@@ -662,6 +750,18 @@ def _registration_request(
             for name, r in SUPPORTED_FEATURES.items()
         ],
     )
+
+
+async def _has_address(host: str) -> bool:
+    """In a thread of the loop's own; Java's resolver takes an IPv6 address in brackets for one too."""
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        return bool(await asyncio.get_running_loop().getaddrinfo(bare, None))
+    except (
+        OSError,
+        ValueError,
+    ):  # a label of more than 63 bytes is no name of a host, nor is one with a zero in it
+        return False
 
 
 def _check_time(timeout_ms: int) -> None:

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any, Final
 
+from ottla.controller.delegation_token_control import created_error
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import ZERO_UUID
-from ottla.wire.messages.admin import configs, topics
+from ottla.security.principal import ANONYMOUS
+from ottla.wire.messages.admin import configs, quotas, topics
 from ottla.wire.messages.nodes import raft, replication
 from ottla.wire.messages.nodes.broker_lifecycle import ControllerRegistrationRequest
-from ottla.wire.messages.security import acls
+from ottla.wire.messages.security import acls, scram, tokens
 from ottla.wire.registry import response_class
 
 # Kafka's own sentences, for the APIs that always say one.
@@ -200,6 +202,38 @@ def _list_partition_reassignments(
     )
 
 
+def _alter_user_scram_credentials(
+    request: scram.AlterUserScramCredentialsRequest, version: int, code: ErrorCode, message: str | None
+) -> scram.AlterUserScramCredentialsResponse:
+    users = {deletion.name for deletion in request.deletions}
+    users.update(upsertion.name for upsertion in request.upsertions)
+    return scram.AlterUserScramCredentialsResponse(
+        results=[
+            scram.AlterUserScramCredentialsResult(user=user, error_code=int(code), error_message=message)
+            for user in sorted(users)
+        ]
+    )
+
+
+def _alter_client_quotas(
+    request: quotas.AlterClientQuotasRequest, version: int, code: ErrorCode, message: str | None
+) -> quotas.AlterClientQuotasResponse:
+    return quotas.AlterClientQuotasResponse(
+        entries=[
+            quotas.AlterClientQuotasResponseEntryData(
+                error_code=int(code), error_message=message, entity=entry.entity
+            )
+            for entry in request.entries
+        ]
+    )
+
+
+def _create_delegation_token(
+    request: tokens.CreateDelegationTokenRequest, version: int, code: ErrorCode, message: str | None
+) -> tokens.CreateDelegationTokenResponse:
+    return created_error(version, code, ANONYMOUS, ANONYMOUS)
+
+
 _SHAPES: Final[dict[type, Callable[[Any, int, ErrorCode, str | None], Any]]] = {
     topics.CreateTopicsRequest: _create_topics,
     topics.DeleteTopicsRequest: _delete_topics,
@@ -211,6 +245,9 @@ _SHAPES: Final[dict[type, Callable[[Any, int, ErrorCode, str | None], Any]]] = {
     replication.ElectLeadersRequest: _elect_leaders,
     replication.AlterPartitionReassignmentsRequest: _alter_partition_reassignments,
     replication.ListPartitionReassignmentsRequest: _list_partition_reassignments,
+    scram.AlterUserScramCredentialsRequest: _alter_user_scram_credentials,
+    quotas.AlterClientQuotasRequest: _alter_client_quotas,
+    tokens.CreateDelegationTokenRequest: _create_delegation_token,
 }
 
 
@@ -250,6 +287,8 @@ _ITEMS: Final[dict[type, Callable[[Any], Iterable[Any]]]] = {
     replication.AlterPartitionReassignmentsResponse: lambda response: chain.from_iterable(
         topic.partitions for topic in response.responses
     ),
+    scram.AlterUserScramCredentialsResponse: lambda response: response.results,
+    quotas.AlterClientQuotasResponse: lambda response: response.entries,
     raft.DescribeQuorumResponse: lambda response: chain.from_iterable(
         topic.partitions for topic in response.topics
     ),

@@ -182,6 +182,10 @@ def transactions_supported(metadata_version: int) -> bool:
     return metadata_version >= 13
 
 
+def delegation_token_supported(metadata_version: int) -> bool:
+    return metadata_version >= 14
+
+
 def controller_registration_supported(metadata_version: int) -> bool:
     return metadata_version >= 15
 

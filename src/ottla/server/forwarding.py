@@ -39,11 +39,11 @@ from ottla.wire.codec import decode
 from ottla.wire.framing import SIZE_BYTES, decode_response_header, request_frame
 from ottla.wire.messages import producers
 from ottla.wire.messages.admin import cluster as features
-from ottla.wire.messages.admin import configs, topics
+from ottla.wire.messages.admin import configs, quotas, topics
 from ottla.wire.messages.nodes import broker_lifecycle as lifecycle
 from ottla.wire.messages.nodes import raft, replication
 from ottla.wire.messages.nodes.envelope import EnvelopeRequest, EnvelopeResponse
-from ottla.wire.messages.security import acls
+from ottla.wire.messages.security import acls, scram, tokens
 from ottla.wire.primitives import WireError
 
 log = logging.getLogger("ottla.server")
@@ -405,6 +405,31 @@ class RemoteController:
     ) -> features.UpdateFeaturesResponse:
         return await self._ask(request, context, features.UpdateFeaturesResponse)
 
+    async def alter_user_scram_credentials(
+        self, request: scram.AlterUserScramCredentialsRequest, context: RequestContext
+    ) -> scram.AlterUserScramCredentialsResponse:
+        return await self._ask(request, context, scram.AlterUserScramCredentialsResponse)
+
+    async def alter_client_quotas(
+        self, request: quotas.AlterClientQuotasRequest, context: RequestContext
+    ) -> quotas.AlterClientQuotasResponse:
+        return await self._ask(request, context, quotas.AlterClientQuotasResponse)
+
+    async def create_delegation_token(
+        self, request: tokens.CreateDelegationTokenRequest, context: RequestContext
+    ) -> tokens.CreateDelegationTokenResponse:
+        return await self._ask(request, context, tokens.CreateDelegationTokenResponse)
+
+    async def renew_delegation_token(
+        self, request: tokens.RenewDelegationTokenRequest, context: RequestContext
+    ) -> tokens.RenewDelegationTokenResponse:
+        return await self._ask(request, context, tokens.RenewDelegationTokenResponse)
+
+    async def expire_delegation_token(
+        self, request: tokens.ExpireDelegationTokenRequest, context: RequestContext
+    ) -> tokens.ExpireDelegationTokenResponse:
+        return await self._ask(request, context, tokens.ExpireDelegationTokenResponse)
+
     async def unregister_broker(
         self, request: lifecycle.UnregisterBrokerRequest, context: RequestContext
     ) -> lifecycle.UnregisterBrokerResponse:
@@ -553,6 +578,33 @@ class ActiveController:
         self, request: features.UpdateFeaturesRequest, context: RequestContext
     ) -> features.UpdateFeaturesResponse:
         return await self._decide(lambda controller: controller.update_features(request, context))
+
+    async def alter_user_scram_credentials(
+        self, request: scram.AlterUserScramCredentialsRequest, context: RequestContext
+    ) -> scram.AlterUserScramCredentialsResponse:
+        return await self._decide(
+            lambda controller: controller.alter_user_scram_credentials(request, context)
+        )
+
+    async def alter_client_quotas(
+        self, request: quotas.AlterClientQuotasRequest, context: RequestContext
+    ) -> quotas.AlterClientQuotasResponse:
+        return await self._decide(lambda controller: controller.alter_client_quotas(request, context))
+
+    async def create_delegation_token(
+        self, request: tokens.CreateDelegationTokenRequest, context: RequestContext
+    ) -> tokens.CreateDelegationTokenResponse:
+        return await self._decide(lambda controller: controller.create_delegation_token(request, context))
+
+    async def renew_delegation_token(
+        self, request: tokens.RenewDelegationTokenRequest, context: RequestContext
+    ) -> tokens.RenewDelegationTokenResponse:
+        return await self._decide(lambda controller: controller.renew_delegation_token(request, context))
+
+    async def expire_delegation_token(
+        self, request: tokens.ExpireDelegationTokenRequest, context: RequestContext
+    ) -> tokens.ExpireDelegationTokenResponse:
+        return await self._decide(lambda controller: controller.expire_delegation_token(request, context))
 
     async def unregister_broker(
         self, request: lifecycle.UnregisterBrokerRequest, context: RequestContext

@@ -64,6 +64,19 @@ Versions = tuple[int, int]  # first and last, both included
 LAST = 0x7FFF  # the open end of "3+": api versions are int16
 EVERY: Versions = (0, LAST)
 NONE: Versions = (1, 0)
+# Proofs and keys, wherever they are a field: in no log and no trace.
+SECRET_FIELDS = frozenset(
+    {
+        "auth_bytes",
+        "hmac",
+        "request_data",
+        "response_data",
+        "salt",
+        "salted_password",
+        "server_key",
+        "stored_key",
+    }
+)
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 
 
@@ -376,5 +389,8 @@ def make_eq(cls: Any) -> Any:
 
 
 def _repr(self: Any) -> str:
-    parts = (f"{name}={getattr(self, name)!r}" for name in type(self).__slots__)
+    parts = (
+        f"{name}={'[hidden]' if name in SECRET_FIELDS else repr(getattr(self, name))}"
+        for name in type(self).__slots__
+    )
     return f"{type(self).__qualname__}({', '.join(parts)})"

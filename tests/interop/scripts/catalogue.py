@@ -22,6 +22,7 @@ from tests.interop.scripts import (
     topics,
     transaction_views,
     transactions,
+    users,
     waiting,
 )
 from tests.interop.scripts.script import Script
@@ -58,6 +59,8 @@ SCRIPTS: dict[str, Callable[[Script], None]] = {
     "move-between-dirs": cluster.move_between_dirs,
     "update-features": cluster.features,
     "unregister-broker": cluster.unregister_broker,
+    "scram-credentials": users.scram,
+    "delegation-tokens": users.tokens,
     "long-polls": waiting.long_polls,
     "internal-topics": waiting.internal_topics,
     "too-few-replicas": waiting.too_few_replicas,

@@ -1,4 +1,4 @@
-"""The admin client: topics, partitions, configurations, offsets, records, directories; groups and transactions.
+"""The admin client: topics, partitions, configurations, offsets, records, directories; groups, transactions, users.
 
 Operations on several things return a dict with, for each, its value or the KafkaError that befell it; an error
 of the whole operation is raised. `request` (from AsyncClient) sends anything else there is no method for.
@@ -7,7 +7,7 @@ of the whole operation is raised. `request` (from AsyncClient) sends anything el
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ottla.client.admin import groups, transactions
+from ottla.client.admin import groups, transactions, users
 from ottla.client.admin.types import (
     CONFIG_TYPES,
     ActiveProducer,
@@ -130,6 +130,17 @@ class AsyncAdmin(AsyncClient):
     abort_open_transaction = transactions.abort_open_transaction
     describe_features = transactions.describe_features
     update_features = transactions.update_features
+
+    # -- users (ottla.client.admin.users) -------------------------------------------------------------
+
+    describe_user_scram_credentials = users.describe_user_scram_credentials
+    alter_user_scram_credentials = users.alter_user_scram_credentials
+    describe_client_quotas = users.describe_client_quotas
+    alter_client_quotas = users.alter_client_quotas
+    create_delegation_token = users.create_delegation_token
+    describe_delegation_tokens = users.describe_delegation_tokens
+    renew_delegation_token = users.renew_delegation_token
+    expire_delegation_token = users.expire_delegation_token
 
     # -- topics ---------------------------------------------------------------------------------------
 

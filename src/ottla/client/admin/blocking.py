@@ -11,6 +11,7 @@ from ottla.client.admin.types import (
     ConfigEntry,
     ConfigResource,
     CreatedTopic,
+    DelegationToken,
     FeatureDescription,
     GroupDescription,
     GroupListing,
@@ -18,11 +19,15 @@ from ottla.client.admin.types import (
     NewTopic,
     OpenTransaction,
     QuorumDescription,
+    QuotaEntity,
+    QuotaFilter,
     ResourceType,
+    ScramCredentialInfo,
     ShareOffset,
     TopicDescription,
     TopicListing,
 )
+from ottla.client.admin.users import ScramAlteration
 from ottla.client.base import Blocking
 from ottla.client.offsets import OffsetAndMetadata, OffsetAndTimestamp
 from ottla.client.transaction.messages import TransactionDescription, TransactionListing
@@ -167,3 +172,37 @@ class Admin(Blocking):
 
     def update_features(self, levels: Mapping[str, int], **more: Any) -> None:
         self._run(self._twin.update_features(levels, **more))
+
+    # Users: see ottla.client.admin.users.
+
+    def describe_user_scram_credentials(
+        self, users: Iterable[str] = ()
+    ) -> dict[str, list[ScramCredentialInfo] | KafkaError]:
+        return self._run(self._twin.describe_user_scram_credentials(users))
+
+    def alter_user_scram_credentials(
+        self, alterations: Sequence[ScramAlteration]
+    ) -> dict[str, KafkaError | None]:
+        return self._run(self._twin.alter_user_scram_credentials(alterations))
+
+    def describe_client_quotas(
+        self, wanted: QuotaFilter | None = None
+    ) -> dict[QuotaEntity, dict[str, float]]:
+        return self._run(self._twin.describe_client_quotas(wanted))
+
+    def alter_client_quotas(
+        self, alterations: Mapping[QuotaEntity, Mapping[str, float | None]], **more: Any
+    ) -> dict[QuotaEntity, KafkaError | None]:
+        return self._run(self._twin.alter_client_quotas(alterations, **more))
+
+    def create_delegation_token(self, **more: Any) -> DelegationToken:
+        return self._run(self._twin.create_delegation_token(**more))
+
+    def describe_delegation_tokens(self, owners: Iterable[str] | None = None) -> list[DelegationToken]:
+        return self._run(self._twin.describe_delegation_tokens(owners))
+
+    def renew_delegation_token(self, hmac: bytes, *, period_ms: int = -1) -> int:
+        return self._run(self._twin.renew_delegation_token(hmac, period_ms=period_ms))
+
+    def expire_delegation_token(self, hmac: bytes, *, period_ms: int = -1) -> int:
+        return self._run(self._twin.expire_delegation_token(hmac, period_ms=period_ms))

@@ -256,3 +256,66 @@ class FeatureDescription(NamedTuple):
     min_supported: int
     max_supported: int
     finalized: int
+
+
+class ScramCredentialInfo(NamedTuple):
+    """A mechanism that a user can log in with (KIP-554); the credential itself is never told."""
+
+    mechanism: str
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserScramCredentialUpsertion:
+    """A password to set. It is salted here: what is sent can check it, and is not the password."""
+
+    user: str
+    password: str = field(repr=False)
+    mechanism: str = "SCRAM-SHA-512"
+    iterations: int = 4096
+    # A fresh one if none is given.
+    salt: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class UserScramCredentialDeletion:
+    """A credential to delete."""
+
+    user: str
+    mechanism: str = "SCRAM-SHA-512"
+
+
+# What a quota is for: sorted pairs of entity type (user, client-id, ip) and name, None for the default one.
+QuotaEntity = tuple[tuple[str, str | None], ...]
+
+
+def quota_entity(**parts: str | None) -> QuotaEntity:
+    """`quota_entity(user="alice", client_id=None)`: alice's clients that have no quota of their own."""
+    named = ((kind.replace("_", "-"), name) for kind, name in parts.items())
+    return tuple(sorted(named, key=lambda part: part[0]))
+
+
+class QuotaFilter(NamedTuple):
+    """Which quotas to describe: those whose entities have these parts, and no others if it is strict."""
+
+    # By entity type: a name, None for the default entity, or ANY_NAME for whatever it is called.
+    parts: Mapping[str, str | None] = {}
+    strict: bool = False
+
+
+ANY_NAME = "\udc00"  # nobody can be called that: it is not UTF-8
+
+
+@dataclass(frozen=True, slots=True)
+class DelegationToken:
+    """A delegation token (KIP-48): whoever has its id and HMAC can log in as its owner, with SCRAM."""
+
+    token_id: str
+    # "User:alice", as are the others.
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issue_timestamp_ms: int
+    expiry_timestamp_ms: int
+    max_timestamp_ms: int
+    hmac: bytes = field(repr=False)

@@ -30,6 +30,7 @@ from ottla.wire.messages.nodes.envelope import DefaultPrincipalData, EnvelopeReq
 from ottla.wire.messages.nodes.raft import VoteRequest
 from ottla.wire.registry import APIS, response_class
 
+BOB = KafkaPrincipal("User", "bob")
 ALICE = KafkaPrincipal("User", "alice", token_authenticated=True)
 PRINCIPAL = encode(DefaultPrincipalData(type="User", name="alice", token_authenticated=True), 0)
 ADDRESS = b"\x0a\0\0\1"
@@ -168,14 +169,18 @@ def test_a_controller_that_is_not_active_says_so_outside(name: str) -> None:
         version = ADVERTISED[request.API_KEY][0]
         node.controller.code = ErrorCode.NOT_CONTROLLER
         node.raft.code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        node.services.authorizer = StandardAuthorizer([ALICE])  # without one there are no rules to change
+        node.services.authorizer = StandardAuthorizer(
+            [ALICE, BOB]
+        )  # without one there are no rules to change
+        principal = write_principal(BOB)  # whoever has come with a token is not given another
         if name in ("add_raft_voter", "remove_raft_voter"):
-            data = await forward(node, inner(request, version))
+            data = await forward(node, inner(request, version), principal)
             _, offset = decode_response_header(data, 0, request.API_KEY, version)
             answer = decode(response_class(request.API_KEY), data, version, offset)[0]
             assert answer == refusal(request, version, ErrorCode.NOT_LEADER_OR_FOLLOWER), "for the client"
         else:
-            assert await refused(node, inner(request, version)) is ErrorCode.NOT_CONTROLLER
+            code = await refused(node, inner(request, version), principal=principal)
+            assert code is ErrorCode.NOT_CONTROLLER
 
     run(work)
 
