@@ -27,7 +27,7 @@ from ottla.security.tls.mapping import NoMatchingRule, SslPrincipalMapper
 from ottla.security.tls.names import name_of
 from ottla.security.tls.stores import StoreSettings, pem_blocks, read_key_store, read_trust_store
 
-pytestmark = [pytest.mark.interop, pytest.mark.smoke]
+pytestmark = pytest.mark.interop
 
 JAVA = Path(__file__).resolve().parent / "java" / "Names.java"
 SEED = 4711
@@ -75,11 +75,13 @@ def shown(text: str) -> str:
     return "=" + text.encode("utf-8", "replace").hex()
 
 
+@pytest.mark.smoke
 def test_names(java: Java) -> None:
     for encoded, spelled in NAMES:
         assert java.ask("name", encoded) == shown(spelled)
 
 
+@pytest.mark.smoke
 def test_random_names(java: Java) -> None:
     chance = random.Random(SEED)
     kinds = [
@@ -137,6 +139,7 @@ def ours(rules: str, named: str) -> str:
         return "none"
 
 
+@pytest.mark.smoke
 def test_rules(java: Java) -> None:
     for rules, named, user in RULES:
         assert java.ask("rules", rules, named) == ("none" if user is None else shown(user)), rules
@@ -144,6 +147,7 @@ def test_rules(java: Java) -> None:
         assert java.ask("rules", rules, "CN=x") == "refused", rules
 
 
+@pytest.mark.smoke
 def test_random_rules(java: Java) -> None:
     chance = random.Random(SEED)
     atoms = ATOMS.split()

@@ -190,6 +190,15 @@ def test_the_longest_rules_are_read_in_time() -> None:
             SslPrincipalMapper(rules[:8192]).name("CN=x")
 
 
+def test_blocks_that_nobody_ends_are_read_in_time() -> None:
+    """Once over the text, however many begin; a search from each to the end would take hours."""
+    for opened in ("-----BEGIN A-----", "-----BEGIN ", "-----BEGIN A-----\n-----END B-----\n", "-----"):
+        assert list(reader.pem_blocks(opened * (reader.MAX_STORE_BYTES // len(opened)))) == []
+    assert list(reader.pem_blocks("-----BEGIN A-----x-----BEGIN A-----y-----END A-----")) == [("A", "y")]
+    with pytest.raises(ConfigError, match="hardly a store"):
+        read_trust_store(StoreSettings("ssl.truststore", certificates="x" * (reader.MAX_STORE_BYTES + 1)))
+
+
 def test_depth_and_counts_are_bounded(tmp_path: Path) -> None:
     deep = b""
     for _ in range(3000):

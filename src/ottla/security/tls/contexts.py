@@ -281,22 +281,20 @@ def _load_key(context: ssl.SSLContext, settings: TlsSettings, material: KeyMater
         with _unnamed_file(text) as path:
             # Always with a password: without one OpenSSL would ask for it at the terminal.
             context.load_cert_chain(path, password=material.key_password or "")
-    except ssl.SSLError as error:
-        raise ConfigError(f"{where}: {_key_problem(error)}", key) from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{where}: the key cannot be loaded: {_reason(error)}", key) from None
+    except (OSError, ValueError) as error:  # OpenSSL's are of the first kind
+        is_locked = material.key_password is not None
+        raise ConfigError(f"{where}: {_key_problem(error, is_locked=is_locked)}", key) from None
 
 
-def _key_problem(error: ssl.SSLError) -> str:
-    reason = error.reason or ""
-    if reason in (
+def _key_problem(error: Exception, *, is_locked: bool) -> str:
+    if isinstance(error, ssl.SSLError) and error.reason in (
         "KEY_VALUES_MISMATCH",
         "KEY_TYPE_MISMATCH",
         "NO_CERTIFICATE_ASSIGNED",
         "NO_PRIVATE_KEY_ASSIGNED",
     ):
         return "the private key does not belong to the certificate"
-    if "DECRYPT" in reason or "PASSWORD" in reason:
+    if is_locked:  # OpenSSL says anything or nothing of a wrong password
         return "ssl.key.password does not open the private key"
     return f"the key or its certificate cannot be used: {_reason(error)}"
 

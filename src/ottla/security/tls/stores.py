@@ -178,9 +178,13 @@ def _read_file(fault: _Fault, path: str) -> bytes:
         if isinstance(error, ConfigError):
             raise
         raise fault("no name of a file") from None
+    _check_size(fault, data)
+    return data
+
+
+def _check_size(fault: _Fault, data: bytes | str) -> None:
     if len(data) > MAX_STORE_BYTES:
         raise fault(f"larger than {MAX_STORE_BYTES} bytes, so hardly a store")
-    return data
 
 
 def _kind(fault: _Fault, settings: StoreSettings, data: bytes) -> str:
@@ -264,18 +268,17 @@ def pem_blocks(text: str) -> Iterator[tuple[str, str]]:
     """Labels and what stands between the lines of dashes; the text may be in one line, as in a properties file."""
     at = text.find(_BEGIN)
     while at >= 0:
-        label_end = text.find(_DASHES, at + len(_BEGIN))
-        if label_end < 0:
-            return
-        label = text[at + len(_BEGIN) : label_end]
-        end = f"-----END {label}-----"
-        start = label_end + len(_DASHES)
-        stop = text.find(end, start) if len(label) < 64 else -1
-        if stop < 0:
-            at = text.find(_BEGIN, start)
-            continue
-        yield label, text[start:stop]
-        at = text.find(_BEGIN, stop + len(end))
+        # No further than to the next one, so that each character is looked at once however many are left open.
+        following = text.find(_BEGIN, at + len(_BEGIN))
+        limit = len(text) if following < 0 else following
+        label_end = text.find(_DASHES, at + len(_BEGIN), limit)
+        if label_end >= 0:
+            label = text[at + len(_BEGIN) : label_end]
+            start = label_end + len(_DASHES)
+            stop = text.find(f"-----END {label}-----", start, limit)
+            if stop >= 0:
+                yield label, text[start:stop]
+        at = following
 
 
 def _text(fault: _Fault, data: bytes) -> str:
@@ -286,6 +289,7 @@ def _text(fault: _Fault, data: bytes) -> str:
 
 
 def _pem_chain(fault: _Fault, text: str, at_most: int = MAX_CHAIN) -> tuple[bytes, ...]:
+    _check_size(fault, text)
     found: list[bytes] = []
     for label, body in pem_blocks(text):
         if label not in ("CERTIFICATE", "X509 CERTIFICATE"):
@@ -305,6 +309,7 @@ def _pem_chain(fault: _Fault, text: str, at_most: int = MAX_CHAIN) -> tuple[byte
 
 def _pem_key(fault: _Fault, text: str, password: str | None) -> tuple[bytes, str | None]:
     """The one private key, as PEM, and the password it still needs."""
+    _check_size(fault, text)
     keys = [(label, body) for label, body in pem_blocks(text) if label.endswith("PRIVATE KEY")]
     if len(keys) != 1:
         raise fault(f"{len(keys)} private keys where one is expected" if keys else "no private key in it")

@@ -6,7 +6,9 @@ import contextlib
 import logging
 import os
 import pickle
+import shutil
 import ssl
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +252,26 @@ def test_a_key_of_another_certificate(stores: Stores) -> None:
     mixed = inline(stores) | {"keystore_key": inline(stores, "client")["keystore_key"]}
     refused("ssl.keystore.key: the private key does not belong to the certificate", mixed)
     refused("does not belong", mixed, client_context)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the keys")
+def test_keys_that_only_openssl_opens(stores: Stores, tmp_path: Path) -> None:
+    """scrypt, and PEM from before PKCS#8."""
+    texts = inline(stores)
+    plain, locked = tmp_path / "plain.pem", tmp_path / "locked.pem"
+    plain.write_text(texts["keystore_key"])
+    for how in (["pkcs8", "-topk8", "-scrypt"], ["ec", "-aes256"]):
+        words = ["-in", str(plain), "-out", str(locked), "-passout", f"pass:{KEY_PASSWORD}"]
+        subprocess.run(["openssl", *how, *words], check=True, capture_output=True)
+        given = texts | {"keystore_key": locked.read_text()}
+        server_context(settings(**given, key_password=KEY_PASSWORD))
+        for wrong in ("other", "", "x" * 2000):
+            refused("ssl.keystore.key: ssl.key.password does not open", given | {"key_password": wrong})
+        mixed = given | {"key_password": KEY_PASSWORD}
+        refused(
+            "does not belong",
+            mixed | {"keystore_certificate_chain": stores.certificate("client").read_text()},
+        )
 
 
 def test_a_key_that_is_none(stores: Stores) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import base64
+import hashlib
 import os
 import shutil
 import struct
@@ -11,13 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.der_writer import attribute, certificate, name
 from tests.support.tls_stores import KEY_PASSWORD, PASSWORD, Stores, run_keytool
 
 from ottla.config.errors import ConfigError
 from ottla.security.tls import decrypt
 from ottla.security.tls import stores as reader
 from ottla.security.tls.names import read_certificate
-from ottla.security.tls.stores import KeyMaterial, StoreSettings, pem_blocks, read_key_store, read_trust_store
+from ottla.security.tls.stores import (
+    KeyEntry,
+    KeyMaterial,
+    Store,
+    StoreSettings,
+    parse_store,
+    read_key_store,
+    read_trust_store,
+)
 
 pytestmark = pytest.mark.xdist_group("keytool")
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the store")
@@ -113,31 +122,31 @@ def test_a_wrong_password_says_so(stores: Stores, kind: str, legacy: bool) -> No
 def test_of_several_keys_java_takes_the_one_that_its_hash_map_has_first(
     stores: Stores, tmp_path: Path
 ) -> None:
-    found = key_store(stores.everything)
-    assert names(found.chain)[0] == _first_by_java(stores)
+    """One-letter aliases are in the order of their codes modulo 16; tests/interop asks Java for longer ones."""
+    (node,) = parse_store(stores.key_store("node", "JKS").read_bytes(), PASSWORD).keys
+    chains = {alias: (certificate(name(attribute("2.5.4.3", alias.encode()))),) for alias in "hba"}
+    entries = tuple(KeyEntry(alias, chain, node.unlock) for alias, chain in chains.items())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reader, "parse_store", lambda data, password: Store(entries))
+        assert names(key_store(stores.everything).chain) == ["CN=a"]
     rsa = tmp_path / "two.p12"
-    shutil.copy(stores.everything, rsa)
+    shutil.copy(stores.key_store("node", "PKCS12"), rsa)
     run_keytool(
         *("-genkeypair", "-alias", "a", "-dname", "CN=rsa", "-keyalg", "RSA", "-keysize", "2048"),
         *("-keystore", rsa, "-storepass", PASSWORD),
     )
-    assert key_store(rsa).chain == found.chain, "EC comes before RSA"
+    assert key_store(rsa) == key_store(stores.key_store("node", "JKS")), "EC comes before RSA"
 
 
-def _first_by_java(stores: Stores) -> str:
-    def place(alias: str) -> int:
-        code = 0
-        for char in alias:
-            code = (31 * code + ord(char)) % 2**32
-        return (code ^ code >> 16) % 16
-
-    first = min(("ca", "client", "node", "stranger"), key=place)
-    return read_certificate(_only(stores.certificate(first).read_text())).name
-
-
-def _only(text: str) -> bytes:
-    ((_, body),) = pem_blocks(text)
-    return base64.b64decode("".join(body.split()))
+def test_a_key_that_was_changed_is_found(stores: Stores, tmp_path: Path) -> None:
+    """Not only by the digest over the file, which whoever has its password can make anew."""
+    data = stores.key_store("node", "JKS").read_bytes()[:-20]
+    at = data.index(b"\x05\x00\x04") + 4 + 20 + 50  # behind the salt, in the number that the key is
+    changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    digest = hashlib.sha1(PASSWORD.encode("utf-16-be") + b"Mighty Aphrodite" + changed).digest()
+    path = tmp_path / "changed.jks"
+    path.write_bytes(changed + digest)
+    refused("does not open the key 'node'", key_store, path)
 
 
 # -- PEM ------------------------------------------------------------------------------------------------
