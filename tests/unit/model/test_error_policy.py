@@ -26,6 +26,7 @@ ROOT: Final = Path(ottla.__file__).parent
 PACKAGES: Final = (
     "model",
     "records",
+    "security",
     "metadata",
     "storage",
     "net",
@@ -72,6 +73,8 @@ ALLOWED: Final[dict[str, str]] = {
     "server/handlers/fetch.py:_wake:call_soon": "it only puts off what follows",
     "server/handlers/fetch.py:_let_others_come:call_soon": "_look_again guards itself, likewise",
     "server/handlers/fetch.py:_reply:add_done_callback": "_warmed guards itself, and ends its connection",
+    "server/network/tls.py:step:submit": "_make gives whatever is raised to whose handshake it is",
+    "server/network/tls.py:_make:call_soon_threadsafe": "counts, and calls what is guarded",
     "server/network/output.py:flush:add_writer": "_on_writable tells its connection of every error",
     "share/fetch.py:_warm_up:add_done_callback": "_warmed and _sendable guard themselves",
     "server/topic_creation.py:_begin:add_done_callback": "a dictionary's own method",
