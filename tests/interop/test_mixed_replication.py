@@ -105,7 +105,15 @@ def create(cluster: Cluster, name: str, partitions: int, first: int = 0) -> None
         {"partition_index": n, "broker_ids": [NODES[(first + n + i) % len(NODES)] for i in range(len(NODES))]}
         for n in range(partitions)
     ]
-    topic = {"name": name, "num_partitions": -1, "replication_factor": -1, "assignments": placed}
+    # The raw client's records are years old: a slow run would meet with the retention of a week.
+    kept = [{"name": "retention.ms", "value": "-1"}]
+    topic = {
+        "name": name,
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "assignments": placed,
+        "configs": kept,
+    }
     with RawClient(cluster.brokers()[0]) as client:
         answer = client.ask(CREATE_TOPICS, 7, {"topics": [topic], "timeout": TIMEOUT_MS})
     assert answer["topics"][0]["error_code"] == "none", answer

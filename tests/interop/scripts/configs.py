@@ -9,7 +9,7 @@ from tests.interop.scripts.script import Script
 
 TOPIC, BROKER, LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
-DYNAMIC_BROKER, DYNAMIC_DEFAULT = 2, 3
+DYNAMIC_TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT = 1, 2, 3
 # What a machine or a run decides: the value is not compared, the rest of the entry is.
 OWN_VALUES = {
     "log.dirs",
@@ -162,6 +162,17 @@ def _await_changes(s: Script, wanted: dict[str, str], broker: str) -> None:
     wait_until(applied, 90, f"broker {broker!r} to apply {wanted}")
 
 
+def _await_topic(s: Script, name: str, wanted: dict[str, str]) -> None:
+    # It is answered when the controller has it, and shown when the broker has it too.
+    def shown() -> bool:
+        resource = {"resource_type": TOPIC, "resource_name": name, "configuration_keys": None}
+        answer = s.quiet(32, 4, {"resources": [resource], "include_synonyms": False})
+        rows = answer["results"][0]["configs"]
+        return {row["name"]: row["value"] for row in rows if row["config_source"] == DYNAMIC_TOPIC} == wanted
+
+    wait_until(shown, 90, f"topic {name} to have {wanted}")
+
+
 def _odd_resources(s: Script, v: int, topic: str) -> None:
     row = ("retention.ms", SET, "1")
     for case, resources in {
@@ -224,6 +235,7 @@ def legacy_alter(s: Script) -> None:
                     33, v, {"resources": resources, "validate_only": only}, case + (", dry" if only else "")
                 )
             if case in ("replace", "clear"):
+                _await_topic(s, name, {"segment.ms": "100000"} if case == "replace" else {})
                 describe(s, 4, TOPIC, name, f"after {case} v{v}", ["retention.ms", "segment.ms"])
 
 
