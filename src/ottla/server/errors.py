@@ -6,7 +6,7 @@ coordinator is asked, and the others have its answer: both stand in one response
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from ottla.controller import refusals
 from ottla.metadata.image import ClusterImage
@@ -53,6 +53,13 @@ from ottla.wire.registry import response_class
 # The errors of a client that came to the wrong broker.
 MISDIRECTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 NO_LEADER = (-1, -1)
+# What Kafka says in words to whoever may not, where a response has room for them.
+AUTHORIZATION_MESSAGES: Final = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Transactional Id authorization failed.",
+}
 
 
 class CloseConnection(KafkaError):
