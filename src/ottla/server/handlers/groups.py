@@ -155,12 +155,11 @@ async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGro
     groups = ctx.node.groups
     time_slice = TimeSlice()
     by_partition: dict[int, list[str]] = defaultdict(list)
-    denied: list[str] = []
-    judged = ctx.node.authorizer is not None
-    for group_id in dict.fromkeys(request.groups_names):
-        if judged and not ctx.authorize(AclOperation.DELETE, ResourceType.GROUP, group_id):
-            denied.append(group_id)
-            continue
+    names, denied = list(dict.fromkeys(request.groups_names)), []
+    if ctx.node.authorizer is not None:
+        may = ctx.authorized_names(AclOperation.DELETE, ResourceType.GROUP, names)
+        names, denied = [name for name in names if name in may], [name for name in names if name not in may]
+    for group_id in names:
         by_partition[groups.partition_for(group_id)].append(group_id)
         await time_slice.yield_to_loop()
     deletions: list[Pending[Deleted]] = []
@@ -290,14 +289,10 @@ async def describe_all(
     return described
 
 
-def describable(ctx: Context, group_ids: Iterable[str]) -> tuple[list[str], list[str]]:
+def describable(ctx: Context, group_ids: list[str]) -> tuple[list[str], list[str]]:
     """The groups that whoever asks may describe, and the others, in their order."""
-    may: list[str] = []
-    denied: list[str] = []
-    for group_id in group_ids:
-        allowed = ctx.authorize(AclOperation.DESCRIBE, ResourceType.GROUP, group_id)
-        (may if allowed else denied).append(group_id)
-    return may, denied
+    may = ctx.authorized_names(AclOperation.DESCRIBE, ResourceType.GROUP, group_ids)
+    return [name for name in group_ids if name in may], [name for name in group_ids if name not in may]
 
 
 def may_describe_topics(ctx: Context, names: Iterable[str]) -> bool:

@@ -408,7 +408,7 @@ async def _made(ctx: Context, request: FindCoordinatorRequest) -> None:
     if topic is None or ctx.node.image().topic(topic.name) is not None:
         return
     if ctx.node.authorizer is not None:
-        keys = [key for key in keys if not _key_refusal(ctx, request.key_type, key)]
+        keys = [key for key in keys if not _key_refusal(ctx, request.key_type, key, log_if_denied=False)]
     if topic is SHARE_GROUP_STATE:
         keys = [normal for key in keys if (normal := _share_key(ctx, key)) is not None]
     if not keys:
@@ -451,10 +451,10 @@ def _coordinator(ctx: Context, key_type: int, key: str) -> Coordinator:
     return Coordinator(key=key, node_id=node_id, host=here.host, port=here.port, error_message="")
 
 
-def _key_refusal(ctx: Context, key_type: int, key: str) -> ErrorCode:
+def _key_refusal(ctx: Context, key_type: int, key: str, *, log_if_denied: bool = True) -> ErrorCode:
     """Why a key's coordinator is not told, if whoever asks may not know of it: for its sake none is made, either."""
     kind = _RESOURCES.get(key_type)
-    if kind is None or ctx.authorize(AclOperation.DESCRIBE, kind, key):
+    if kind is None or ctx.authorize(AclOperation.DESCRIBE, kind, key, log_if_denied=log_if_denied):
         return ErrorCode.NONE
     return AUTHORIZATION_ERRORS[kind]
 

@@ -83,7 +83,10 @@ def offset_commit(
     refused = PartitionAnswers(
         OffsetCommitResponseTopic, OffsetCommitResponsePartition, "topic_id" if by_id else "name"
     )
-    request.topics = _existing(ctx, request.topics, refused, by_id=by_id)
+    if by_id and ctx.node.authorizer is not None:
+        request.topics = _named(ctx, request.topics, refused)
+    readable = _refuse_unreadable(ctx, request.topics, refused)
+    request.topics = _existing(ctx, readable, refused, by_id=by_id)
     if not request.topics:
         return OffsetCommitResponse(topics=refused.merged(()))
     groups = ctx.node.groups
@@ -110,20 +113,30 @@ def _decide_commit(
     return machine.offsets.commit(request, version, now_ms)
 
 
+def _named(
+    ctx: Context, topics: list[OffsetCommitRequestTopic], refused: PartitionAnswers
+) -> list[OffsetCommitRequestTopic]:
+    """The topics with their names, by which they are judged; an id that nobody has is just unknown."""
+    image = ctx.node.image()
+    named = []
+    for topic in topics:
+        found = image.topic_by_id(topic.topic_id)
+        if found is None:
+            refused.refuse(topic, topic.partitions, ErrorCode.UNKNOWN_TOPIC_ID)
+        else:
+            topic.name = found.name
+            named.append(topic)
+    return named
+
+
 def _existing(
     ctx: Context, topics: list[OffsetCommitRequestTopic], refused: PartitionAnswers, *, by_id: bool
 ) -> list[OffsetCommitRequestTopic]:
-    """The topics and partitions that there are and may be read, with their names and ids."""
+    """The topics and partitions that there are, with their names and ids."""
     image = ctx.node.image()
-    judged = ctx.node.authorizer is not None
     existing = []
     for topic in topics:
         found = image.topic_by_id(topic.topic_id) if by_id else image.topic(topic.name)
-        name = topic.name if found is None else found.name
-        # An id that nobody has is no topic that one might not be allowed to read.
-        if judged and not (by_id and found is None) and not _may_read(ctx, name):
-            refused.refuse(topic, topic.partitions, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-            continue
         if found is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             refused.refuse(topic, topic.partitions, code)
@@ -138,21 +151,15 @@ def _existing(
     return existing
 
 
-def _may_read(ctx: Context, topic: str) -> bool:
-    return ctx.authorize(AclOperation.READ, ResourceType.TOPIC, topic)
-
-
 def _refuse_unreadable(ctx: Context, topics: list[N], refused: PartitionAnswers) -> list[N]:
     """Topics that may not be read, there or not; what is left is given back."""
     if ctx.node.authorizer is None:
         return topics
-    readable = []
+    may = ctx.authorized_names(AclOperation.READ, ResourceType.TOPIC, [topic.name for topic in topics])
     for topic in topics:
-        if _may_read(ctx, topic.name):
-            readable.append(topic)
-        else:
+        if topic.name not in may:
             refused.refuse(topic, topic.partitions, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    return readable
+    return [topic for topic in topics if topic.name in may]
 
 
 def _as_a_whole(

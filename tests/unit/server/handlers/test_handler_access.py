@@ -7,17 +7,19 @@ others, by name and by id.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.interop.process import wait_until
 from tests.support.judged_broker import JudgedBroker, codes, rule
 
-from ottla.model.errors import ErrorCode
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
 from ottla.security.acls import ALL_GROUP_OPERATIONS, CLUSTER_NAME, AclOperation, ResourceType, operation_bits
 from ottla.server import handlers
 from ottla.server.authorization import ACCESS
+from ottla.server.handlers.transactions import init_producer_id
 from ottla.server.network.connection import Listener
 from ottla.server.registry import routes
 from ottla.wire.messages import transactions as txn
@@ -721,6 +723,24 @@ def test_producer_ids_are_for_those_who_may_write(broker: JudgedBroker) -> None:
     broker.may()
     half = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=1, producer_id=7)
     assert broker.ask(half, 4).error_code == NO_TXN
+
+
+@pytest.mark.parametrize("denied", [WRITE, AclOperation.TWO_PHASE_COMMIT])
+def test_two_phases_need_a_right_of_their_own(denied: AclOperation) -> None:
+    """In a version that is not advertised yet."""
+    asked: list[AclOperation] = []
+
+    def require(operation: AclOperation, kind: ResourceType, name: str) -> None:
+        asked.append(operation)
+        if operation is denied:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+
+    ctx: Any = SimpleNamespace(version=6, node=SimpleNamespace(authorizer=object()), require=require)
+    request = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1, enable_2pc=True)
+    with pytest.raises(KafkaError) as refused:
+        init_producer_id(ctx, request)
+    assert refused.value.code == NO_TXN
+    assert asked[-1] is denied
 
 
 def test_a_transaction_is_its_ids(broker: JudgedBroker) -> None:
