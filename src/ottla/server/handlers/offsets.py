@@ -4,7 +4,7 @@ What does not exist, and what its sender may not do, is refused here, partition 
 coordinator's to decide. Where it refuses as a whole, that stands at every partition it was asked about.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,13 +12,15 @@ from ottla.coordinator.group.offsets.manager import AllOffsets
 from ottla.coordinator.group.shard import GroupCoordinatorShard
 from ottla.coordinator.runtime import Producer
 from ottla.coordinator.shard import CoordinatorResult
+from ottla.metadata.image import ClusterImage
+from ottla.metadata.registrations import TopicImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, TopicPartition
 from ottla.model.pending import Pending, gather
 from ottla.security.acls import AclOperation, ResourceType
 from ottla.server.context import Context
 from ottla.server.dispatch import Encoded
-from ottla.server.errors import NamedTopic, PartitionAnswers, error_response
+from ottla.server.errors import PartitionAnswers, error_response
 from ottla.server.registry import handles
 from ottla.wire.codec import encode
 from ottla.wire.messages.groups.classic import (
@@ -62,7 +64,6 @@ NO_OFFSET = -1
 ANSWERED_IN_A_THREAD = 1_000
 
 T = TypeVar("T")
-N = TypeVar("N", bound=NamedTopic)
 # What was found of a group: its answer, or all its offsets.
 Found = OffsetFetchResponseGroup | AllOffsets
 Reply = OffsetFetchResponse | Encoded
@@ -83,10 +84,7 @@ def offset_commit(
     refused = PartitionAnswers(
         OffsetCommitResponseTopic, OffsetCommitResponsePartition, "topic_id" if by_id else "name"
     )
-    if by_id and ctx.node.authorizer is not None:
-        request.topics = _named(ctx, request.topics, refused)
-    readable = _refuse_unreadable(ctx, request.topics, refused)
-    request.topics = _existing(ctx, readable, refused, by_id=by_id)
+    request.topics = _existing(ctx, request.topics, refused, by_id=by_id)
     if not request.topics:
         return OffsetCommitResponse(topics=refused.merged(()))
     groups = ctx.node.groups
@@ -113,30 +111,18 @@ def _decide_commit(
     return machine.offsets.commit(request, version, now_ms)
 
 
-def _named(
-    ctx: Context, topics: list[OffsetCommitRequestTopic], refused: PartitionAnswers
-) -> list[OffsetCommitRequestTopic]:
-    """The topics with their names, by which they are judged; an id that nobody has is just unknown."""
-    image = ctx.node.image()
-    named = []
-    for topic in topics:
-        found = image.topic_by_id(topic.topic_id)
-        if found is None:
-            refused.refuse(topic, topic.partitions, ErrorCode.UNKNOWN_TOPIC_ID)
-        else:
-            topic.name = found.name
-            named.append(topic)
-    return named
-
-
 def _existing(
     ctx: Context, topics: list[OffsetCommitRequestTopic], refused: PartitionAnswers, *, by_id: bool
 ) -> list[OffsetCommitRequestTopic]:
-    """The topics and partitions that there are, with their names and ids."""
+    """The topics and partitions that there are and may be read, with their names and ids."""
     image = ctx.node.image()
+    readable = _readable(ctx, _names(image, topics, by_id=by_id))
     existing = []
     for topic in topics:
         found = image.topic_by_id(topic.topic_id) if by_id else image.topic(topic.name)
+        if readable is not None and _is_denied(topic, found, readable, by_id=by_id):
+            refused.refuse(topic, topic.partitions, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            continue
         if found is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             refused.refuse(topic, topic.partitions, code)
@@ -151,15 +137,29 @@ def _existing(
     return existing
 
 
-def _refuse_unreadable(ctx: Context, topics: list[N], refused: PartitionAnswers) -> list[N]:
-    """Topics that may not be read, there or not; what is left is given back."""
-    if ctx.node.authorizer is None:
-        return topics
-    may = ctx.authorized_names(AclOperation.READ, ResourceType.TOPIC, [topic.name for topic in topics])
+def _names(image: ClusterImage, topics: list[OffsetCommitRequestTopic], *, by_id: bool) -> Iterator[str]:
+    """What the topics are called, as far as they are called anything."""
     for topic in topics:
-        if topic.name not in may:
-            refused.refuse(topic, topic.partitions, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    return [topic for topic in topics if topic.name in may]
+        if not by_id:
+            yield topic.name
+        elif (found := image.topic_by_id(topic.topic_id)) is not None:
+            yield found.name
+
+
+def _is_denied(
+    topic: OffsetCommitRequestTopic, found: TopicImage | None, readable: set[str], *, by_id: bool
+) -> bool:
+    """An id that nobody has is no topic that one might not be allowed to read."""
+    if found is None:
+        return not by_id and topic.name not in readable
+    return found.name not in readable
+
+
+def _readable(ctx: Context, names: Iterable[str]) -> set[str] | None:
+    """Those of the topics that may be read, there or not; None: all of them."""
+    if ctx.node.authorizer is None:
+        return None
+    return ctx.authorized_names(AclOperation.READ, ResourceType.TOPIC, names)
 
 
 def _as_a_whole(
@@ -182,8 +182,8 @@ def txn_offset_commit(
         ctx.require(AclOperation.READ, ResourceType.GROUP, request.group_id)
     _check_count(request)
     refused = PartitionAnswers(TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
-    readable = _refuse_unreadable(ctx, request.topics, refused)
-    request.topics = refused.refuse_missing(readable, ctx.node.image())
+    readable = _readable(ctx, (topic.name for topic in request.topics))
+    request.topics = refused.refuse_missing(request.topics, ctx.node.image(), readable)
     if not request.topics:
         return TxnOffsetCommitResponse(topics=refused.merged(()))
     return _write_in_transaction(ctx, request).map(
@@ -474,8 +474,8 @@ def offset_delete(ctx: Context, request: OffsetDeleteRequest) -> Pending[OffsetD
     if ctx.node.authorizer is not None:
         ctx.require(AclOperation.DELETE, ResourceType.GROUP, request.group_id)
     refused = PartitionAnswers(OffsetDeleteResponseTopic, OffsetDeleteResponsePartition)
-    readable = _refuse_unreadable(ctx, request.topics, refused)
-    request.topics = refused.refuse_missing(readable, ctx.node.image())
+    readable = _readable(ctx, (topic.name for topic in request.topics))
+    request.topics = refused.refuse_missing(request.topics, ctx.node.image(), readable)
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     groups = ctx.node.groups
