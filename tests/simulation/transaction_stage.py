@@ -258,7 +258,9 @@ class TransactionCoordinators:
 
     def add_partitions(self, request: AddPartitionsToTxnRequest) -> Pending[Any]:
         """What the handler of the broker that is taken for the coordinator answers another broker."""
-        services = SimpleNamespace(image=lambda: _EVERYTHING, transactions=self.believed().service)
+        services = SimpleNamespace(
+            image=lambda: _EVERYTHING, transactions=self.believed().service, authorizer=None
+        )
         context: Any = SimpleNamespace(version=FROM_BROKERS, node=services)
         return add_partitions_to_txn(context, request)
 

@@ -322,6 +322,7 @@ class Broker:
             share_state=self.share,
             replicas=self,
             loop=self.cluster.scheduler,
+            authorizer=None,
         )
         context = SimpleNamespace(version=version, node=services)
         answer = HANDLERS[type(request)](context, request)

@@ -372,7 +372,9 @@ class ShareWorld:
         )
 
     def _context(self, connection: Connection | None, version: int) -> Any:
-        node = SimpleNamespace(share=self.service, image=lambda: self.image, replicas=self.replicas)
+        node = SimpleNamespace(
+            share=self.service, image=lambda: self.image, replicas=self.replicas, authorizer=None
+        )
         return SimpleNamespace(
             node=node, connection=connection or self.connection, version=version, listener_name="PLAINTEXT"
         )

@@ -5,8 +5,8 @@ every item asked about. Where a topic has an error code at each of its partition
 coordinator is asked, and the others have its answer: both stand in one response (PartitionAnswers).
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final, Protocol, TypeVar
 
 from ottla.controller import refusals
 from ottla.metadata.image import ClusterImage
@@ -53,6 +53,13 @@ from ottla.wire.registry import response_class
 # The errors of a client that came to the wrong broker.
 MISDIRECTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 NO_LEADER = (-1, -1)
+# What Kafka says in words to whoever may not, where a response has room for them.
+AUTHORIZATION_MESSAGES: Final = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Transactional Id authorization failed.",
+}
 
 
 class CloseConnection(KafkaError):
@@ -224,10 +231,18 @@ class PartitionAnswers:
             self._partition_class(partition_index=p.partition_index, error_code=int(code)) for p in partitions
         )
 
-    def refuse_missing(self, topics: Iterable[T], image: ClusterImage) -> list[T]:
-        """Topics and partitions that there are not, by the topics' names; what is left is given back."""
+    def refuse_missing(
+        self, topics: Iterable[T], image: ClusterImage, readable: Collection[str] | None = None
+    ) -> list[T]:
+        """Topics and partitions that there are not, by the topics' names; what is left is given back.
+
+        Topics that are not among the readable ones are refused for that, there or not; None: all are.
+        """
         existing = []
         for topic in topics:
+            if readable is not None and topic.name not in readable:
+                self.refuse(topic, topic.partitions, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                continue
             found = image.topic(topic.name)
             partitions = {} if found is None else found.partitions
             missing = [p for p in topic.partitions if p.partition_index not in partitions]

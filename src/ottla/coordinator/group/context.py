@@ -34,6 +34,8 @@ class Caller(NamedTuple):
     client_id: str
     client_host: str
     version: int
+    # May it describe a topic? None: all of them.
+    may_describe: Callable[[str], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Groups of every kind but share groups: ListGroups, DeleteGroups; JoinGroup, SyncGroup, Heartbeat, LeaveGroup and
 DescribeGroups of classic groups; ConsumerGroup* (KIP-848) and StreamsGroup* (KIP-1071).
 
-What is wrong with a request whatever the group is refused here; the rest is the coordinator's to decide.
+What is wrong with a request whatever the group, and what its sender may not do, is refused here; the rest is the
+coordinator's to decide. A group whose topics its reader may not describe is not described.
 """
 
 import logging
@@ -16,7 +17,7 @@ from ottla.coordinator.group.consumer.manager import validate as validate_consum
 from ottla.coordinator.group.context import Caller
 from ottla.coordinator.group.group import GroupType
 from ottla.coordinator.group.shard import GroupCoordinatorShard
-from ottla.coordinator.group.streams.manager import HeartbeatOutcome
+from ottla.coordinator.group.streams.manager import HeartbeatOutcome, topology_topics
 from ottla.coordinator.group.streams.manager import validate as validate_streams_heartbeat
 from ottla.coordinator.group.streams.topology import StatusCode
 from ottla.coordinator.shard import CoordinatorResult
@@ -24,7 +25,7 @@ from ottla.metadata.features import GROUP_VERSION, STREAMS_VERSION
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending, gather
 from ottla.model.time_slice import TimeSlice
-from ottla.security.acls import ALL_GROUP_OPERATIONS
+from ottla.security.acls import CLUSTER_NAME, AclOperation, ResourceType
 from ottla.server.context import Context
 from ottla.server.dispatch import Encoded
 from ottla.server.registry import handles
@@ -59,6 +60,7 @@ from ottla.wire.messages.groups.consumer import (
 from ottla.wire.messages.groups.consumer import DescribedGroup as DescribedConsumerGroup
 from ottla.wire.messages.groups.streams import DescribedGroup as DescribedStreamsGroup
 from ottla.wire.messages.groups.streams import (
+    Status,
     StreamsGroupDescribeRequest,
     StreamsGroupDescribeResponse,
     StreamsGroupHeartbeatRequest,
@@ -92,6 +94,12 @@ NAMED_FAILURES: Final = 3
 # A topic that could not be made is asked for again after so many heartbeats.
 RETRY_HEARTBEATS: Final = 2
 
+# Why a group is not described.
+HIDDEN_TOPICS: Final = "The group has described topic(s) that the client is not authorized to describe."
+HIDDEN_STREAMS_TOPICS: Final = (
+    "The described group uses topics that the client is not authorized to describe."
+)
+
 Deleted = list[DeletableGroupResult]
 
 
@@ -103,8 +111,18 @@ async def list_groups(ctx: Context, request: ListGroupsRequest) -> ListGroupsRes
     """The groups that this broker coordinates; not while one of its shards is loading."""
     time_slice = TimeSlice()
     listed: list[ListedGroup] = []
+    sees_all = _sees_all(ctx)
     for partition in ctx.node.groups.partitions():
-        listed.extend(_listed(ctx, partition, request))
+        found = _listed(ctx, partition, request)
+        if sees_all:
+            listed.extend(found)
+        else:
+            for group in found:
+                if ctx.authorize(
+                    AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id, log_if_denied=False
+                ):
+                    listed.append(group)
+                await time_slice.yield_to_loop()
         await time_slice.yield_to_loop()
     response = ListGroupsResponse(groups=listed)
     if len(listed) < ENCODED_IN_A_THREAD:
@@ -124,13 +142,24 @@ def _listed(ctx: Context, partition: int, request: ListGroupsRequest) -> list[Li
         raise
 
 
+def _sees_all(ctx: Context) -> bool:
+    """Whoever may describe the cluster sees all groups; others see those that they may describe."""
+    return ctx.node.authorizer is None or ctx.authorize(
+        AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME, log_if_denied=False
+    )
+
+
 @handles(DeleteGroupsRequest)
 async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete groups that have no members, each with its own success or error."""
     groups = ctx.node.groups
     time_slice = TimeSlice()
     by_partition: dict[int, list[str]] = defaultdict(list)
-    for group_id in dict.fromkeys(request.groups_names):
+    names, denied = list(dict.fromkeys(request.groups_names)), []
+    if ctx.node.authorizer is not None:
+        may = ctx.authorized_names(AclOperation.DELETE, ResourceType.GROUP, names)
+        names, denied = [name for name in names if name in may], [name for name in names if name not in may]
+    for group_id in names:
         by_partition[groups.partition_for(group_id)].append(group_id)
         await time_slice.yield_to_loop()
     deletions: list[Pending[Deleted]] = []
@@ -139,7 +168,8 @@ async def delete_groups(ctx: Context, request: DeleteGroupsRequest) -> DeleteGro
             deletions.append(_delete_groups(ctx, partition, ids[first : first + DELETED_AT_ONCE]))
             await time_slice.yield_to_loop()
     deleted: list[Deleted] = await gather(deletions)
-    return DeleteGroupsResponse(results=list(chain.from_iterable(deleted)))
+    refused = _not_deleted(denied, KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED))
+    return DeleteGroupsResponse(results=[*chain.from_iterable(deleted), *refused])
 
 
 def _delete_groups(ctx: Context, partition: int, group_ids: list[str]) -> Pending[Deleted]:
@@ -196,7 +226,17 @@ D = TypeVar("D", bound=Described)
 
 def caller_of(ctx: Context) -> Caller:
     # Java prints an address with the name it was resolved from, of which there is none, before a slash.
-    return Caller(ctx.header.client_id or "", f"/{ctx.connection.peer[0]}", ctx.version)
+    return Caller(
+        ctx.header.client_id or "",
+        f"/{ctx.connection.peer[0]}",
+        ctx.version,
+        None if ctx.node.authorizer is None else partial(_may_see, ctx),
+    )
+
+
+def _may_see(ctx: Context, topic: str) -> bool:
+    """Does a regular expression of whoever asks see the topic?"""
+    return ctx.authorize(AclOperation.DESCRIBE, ResourceType.TOPIC, topic, log_if_denied=False)
 
 
 def is_enabled(ctx: Context, kind: GroupType, feature: str) -> bool:
@@ -210,13 +250,24 @@ async def describe_all(
     request: DescribeRequest,
     answer: type[D],
     describe: Callable[[GroupCoordinatorShard, str], tuple[D, Iterable[Any]]],
+    topics_of: Callable[[D], Iterable[str]],
+    hidden: str,
     *,
     enabled: bool,
 ) -> list[D]:
-    """Every group that is asked for. `describe` gives one and the members to be put in, of which there may be many."""
+    """Every group that is asked for. `describe` gives one and the members to be put in, of which there may be many.
+
+    Those that may not be described come first. One with topics (`topics_of`) that may not be is replaced by an error
+    with the message `hidden`.
+    """
     time_slice = TimeSlice()
-    described = []
-    for group_id in request.group_ids:
+    judged = enabled and ctx.node.authorizer is not None
+    group_ids, denied = describable(ctx, request.group_ids) if judged else (request.group_ids, [])
+    described = [
+        answer(error_code=int(ErrorCode.GROUP_AUTHORIZATION_FAILED), error_message=None, group_id=group_id)
+        for group_id in denied
+    ]
+    for group_id in group_ids:
         try:
             group, members = _read_group(ctx, group_id, describe, enabled=enabled)
         except KafkaError as error:
@@ -229,10 +280,31 @@ async def describe_all(
             group.members.append(member)
             await time_slice.yield_to_loop()
         if request.include_authorized_operations and group.error_code == ErrorCode.NONE:
-            group.authorized_operations = ALL_GROUP_OPERATIONS
+            group.authorized_operations = ctx.authorized_operations(ResourceType.GROUP, group_id)
+        if judged and not may_describe_topics(ctx, topics_of(group)):
+            code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            group = answer(error_code=code, error_message=hidden, group_id=group_id)
         described.append(group)
         await time_slice.yield_to_loop()
     return described
+
+
+def describable(ctx: Context, group_ids: list[str]) -> tuple[list[str], list[str]]:
+    """The groups that whoever asks may describe, and the others, in their order."""
+    may = ctx.authorized_names(AclOperation.DESCRIBE, ResourceType.GROUP, group_ids)
+    return [name for name in group_ids if name in may], [name for name in group_ids if name not in may]
+
+
+def may_describe_topics(ctx: Context, names: Iterable[str]) -> bool:
+    """May whoever asks describe each of the topics?"""
+    asked = set(names)
+    return len(ctx.authorized_names(AclOperation.DESCRIBE, ResourceType.TOPIC, asked)) == len(asked)
+
+
+def require_topics(ctx: Context, names: Iterable[str] | None) -> None:
+    """TOPIC_AUTHORIZATION_FAILED if one of the topics that a member subscribes to may not be described."""
+    if names and not may_describe_topics(ctx, names):
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 def with_skipped(ctx: Context, group_id: str, message: str | None) -> str | None:
@@ -266,6 +338,8 @@ def _read_group(
 def join_group(ctx: Context, request: JoinGroupRequest) -> JoinGroupResponse | Pending[JoinGroupResponse]:
     """A member comes, and waits for the others."""
     version = ctx.version
+    if not _may_read(ctx, request.group_id):
+        return _of_version(version, join_error(ErrorCode.GROUP_AUTHORIZATION_FAILED, ""))
     refusal = _join_refusal(ctx, request)
     if refusal is not None:
         return _of_version(version, join_error(refusal, request.member_id))
@@ -276,6 +350,10 @@ def join_group(ctx: Context, request: JoinGroupRequest) -> JoinGroupResponse | P
         lambda response: _of_version(version, response),
         lambda error: _of_version(version, join_error(error.code, "")),
     )
+
+
+def _may_read(ctx: Context, group_id: str) -> bool:
+    return ctx.node.authorizer is None or ctx.authorize(AclOperation.READ, ResourceType.GROUP, group_id)
 
 
 def _join_refusal(ctx: Context, request: JoinGroupRequest) -> ErrorCode | None:
@@ -316,6 +394,8 @@ def sync_group(ctx: Context, request: SyncGroupRequest) -> SyncGroupResponse | P
     """A member fetches its assignment; the leader brings all of them."""
     if ctx.version >= FIRST_SYNC_PROTOCOL_VERSION and None in (request.protocol_type, request.protocol_name):
         return sync_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    if not _may_read(ctx, request.group_id):
+        return sync_error(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     if not request.group_id:
         return sync_error(ErrorCode.INVALID_GROUP_ID)
     groups = ctx.node.groups
@@ -336,6 +416,8 @@ def _decide_sync(
 @handles(HeartbeatRequest)
 def heartbeat(ctx: Context, request: HeartbeatRequest) -> HeartbeatResponse | Pending[HeartbeatResponse]:
     """A member says that it is alive."""
+    if not _may_read(ctx, request.group_id):
+        return HeartbeatResponse(error_code=int(ErrorCode.GROUP_AUTHORIZATION_FAILED))
     if not request.group_id:
         return HeartbeatResponse(error_code=int(ErrorCode.INVALID_GROUP_ID))
     groups = ctx.node.groups
@@ -361,6 +443,8 @@ def _decide_heartbeat(
 @handles(LeaveGroupRequest)
 def leave_group(ctx: Context, request: LeaveGroupRequest) -> LeaveGroupResponse | Pending[LeaveGroupResponse]:
     """Members go."""
+    if not _may_read(ctx, request.group_id):
+        return LeaveGroupResponse(error_code=int(ErrorCode.GROUP_AUTHORIZATION_FAILED), members=[])
     if not request.group_id:
         return LeaveGroupResponse(error_code=int(ErrorCode.INVALID_GROUP_ID), members=[])
     single = ctx.version < FIRST_BATCHED_LEAVE_VERSION
@@ -392,11 +476,13 @@ async def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> Descr
     """Classic groups and their members."""
     operations = ctx.version >= FIRST_OPERATIONS_VERSION and request.include_authorized_operations
     time_slice = TimeSlice()
-    described = []
-    for group_id in request.groups:
+    judged = ctx.node.authorizer is not None
+    groups, denied = describable(ctx, request.groups) if judged else (request.groups, [])
+    described = [_undescribed(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED) for group_id in denied]
+    for group_id in groups:
         group = _describe_classic_group(ctx, group_id)
         if operations and group.error_code == ErrorCode.NONE:
-            group.authorized_operations = ALL_GROUP_OPERATIONS
+            group.authorized_operations = ctx.authorized_operations(ResourceType.GROUP, group_id)
         described.append(group)
         await time_slice.yield_to_loop()
     return DescribeGroupsResponse(groups=described)
@@ -413,14 +499,18 @@ def _describe_classic_group(ctx: Context, group_id: str) -> DescribedGroup:
             described.error_message = with_skipped(ctx, group_id, described.error_message)
         return described
     except KafkaError as error:
-        return DescribedGroup(
-            error_code=int(error.code),
-            group_id=group_id,
-            group_state="",
-            protocol_type="",
-            protocol_data="",
-            members=[],
-        )
+        return _undescribed(group_id, error.code)
+
+
+def _undescribed(group_id: str, code: ErrorCode) -> DescribedGroup:
+    return DescribedGroup(
+        error_code=int(code),
+        group_id=group_id,
+        group_state="",
+        protocol_type="",
+        protocol_data="",
+        members=[],
+    )
 
 
 # ---- consumer groups (KIP-848) ------------------------------------------------------------------------------
@@ -433,6 +523,9 @@ def consumer_group_heartbeat(
     """A member joins, stays or leaves, and learns what it shall have."""
     if not is_enabled(ctx, GroupType.CONSUMER, GROUP_VERSION):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The consumer group protocol is not switched on.")
+    if ctx.node.authorizer is not None:
+        ctx.require(AclOperation.READ, ResourceType.GROUP, request.group_id)
+        require_topics(ctx, request.subscribed_topic_names)
     validate_consumer_heartbeat(request, ctx.version, ctx.node.group_assignors)
     groups = ctx.node.groups
     return groups.write(
@@ -453,9 +546,21 @@ async def consumer_group_describe(
     """Consumer groups, their members, and what those have and shall have."""
     enabled = is_enabled(ctx, GroupType.CONSUMER, GROUP_VERSION)
     groups = await describe_all(
-        ctx, request, DescribedConsumerGroup, _describe_consumer_group, enabled=enabled
+        ctx,
+        request,
+        DescribedConsumerGroup,
+        _describe_consumer_group,
+        _assigned_topics,
+        HIDDEN_TOPICS,
+        enabled=enabled,
     )
     return ConsumerGroupDescribeResponse(groups=groups)
+
+
+def _assigned_topics(group: DescribedConsumerGroup) -> Iterator[str]:
+    for member in group.members:
+        for assignment in (member.assignment, member.target_assignment):
+            yield from (topic.topic_name for topic in assignment.topic_partitions)
 
 
 def _describe_consumer_group(
@@ -474,6 +579,10 @@ def streams_group_heartbeat(
     """A member joins, stays or leaves, and learns which tasks it shall have."""
     if not is_enabled(ctx, GroupType.STREAMS, STREAMS_VERSION):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "The streams group protocol is not switched on.")
+    if ctx.node.authorizer is not None:
+        ctx.require(AclOperation.READ, ResourceType.GROUP, request.group_id)
+        if request.topology is not None:
+            require_topics(ctx, topology_topics(request.topology))
     validate_streams_heartbeat(request)
     groups = ctx.node.groups
     decided = groups.write(
@@ -501,13 +610,36 @@ def _answer_streams_heartbeat(
 ) -> StreamsGroupHeartbeatResponse:
     """Have the missing topics made in the member's name, and say of which that did not work."""
     response, topics = outcome
-    if topics:
+    refused = _not_creatable(ctx, topics) if topics and ctx.node.authorizer is not None else []
+    if refused:
+        _add_refusal(response, refused)
+    elif topics:
         retry_ms = response.heartbeat_interval_ms * RETRY_HEARTBEATS
         ctx.node.streams_topics.create(topics, retry_ms, ctx.now_ms, ctx.decision(request))
         failures = ctx.node.streams_topics.failures(topics, ctx.now_ms)
         if failures:
             _add_failures(response, failures)
     return response
+
+
+def _not_creatable(ctx: Context, topics: Iterable[str]) -> list[str]:
+    """The topics that whoever asks may not create: for one of them, none is made."""
+    if ctx.authorize(AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME, log_if_denied=False):
+        return []
+    names = list(topics)
+    may = ctx.authorized_names(AclOperation.CREATE, ResourceType.TOPIC, names)
+    return [name for name in names if name not in may]
+
+
+def _add_refusal(response: StreamsGroupHeartbeatResponse, refused: list[str]) -> None:
+    why = f"Unauthorized to CREATE on topics {', '.join(refused)}."
+    statuses = response.status = list(response.status or ())
+    for status in statuses:
+        if status.status_code == StatusCode.MISSING_INTERNAL_TOPICS:
+            status.status_detail += f"; {why}"
+            return
+    code = int(StatusCode.MISSING_INTERNAL_TOPICS)
+    statuses.append(Status(status_code=code, status_detail=why))
 
 
 def _add_failures(response: StreamsGroupHeartbeatResponse, failures: dict[str, str]) -> None:
@@ -526,8 +658,24 @@ async def streams_group_describe(
 ) -> StreamsGroupDescribeResponse:
     """Streams groups, their topologies, their members, and what those have and shall have."""
     enabled = is_enabled(ctx, GroupType.STREAMS, STREAMS_VERSION)
-    groups = await describe_all(ctx, request, DescribedStreamsGroup, _describe_streams_group, enabled=enabled)
+    groups = await describe_all(
+        ctx,
+        request,
+        DescribedStreamsGroup,
+        _describe_streams_group,
+        _topics_of_topology,
+        HIDDEN_STREAMS_TOPICS,
+        enabled=enabled,
+    )
     return StreamsGroupDescribeResponse(groups=groups)
+
+
+def _topics_of_topology(group: DescribedStreamsGroup) -> Iterator[str]:
+    for subtopology in group.topology.subtopologies or () if group.topology is not None else ():
+        yield from subtopology.source_topics
+        yield from subtopology.repartition_sink_topics
+        yield from (topic.name for topic in subtopology.repartition_source_topics)
+        yield from (topic.name for topic in subtopology.state_changelog_topics)
 
 
 def _describe_streams_group(

@@ -19,9 +19,18 @@ from ottla.metadata.registrations import Endpoint, PartitionRegistration, TopicI
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import INTERNAL_TOPICS, ZERO_UUID, Uuid, topic_name_problem, uuid_from_str, uuid_to_str
 from ottla.model.time_slice import TimeSlice
-from ottla.security.acls import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, NOT_ASKED
+from ottla.security.acls import (
+    ALL_CLUSTER_OPERATIONS,
+    ALL_TOPIC_OPERATIONS,
+    AUTHORIZATION_ERRORS,
+    CLUSTER_NAME,
+    NOT_ASKED,
+    AclOperation,
+    ResourceType,
+)
 from ottla.server.context import Context, Services
 from ottla.server.dispatch import Encoded
+from ottla.server.errors import AUTHORIZATION_MESSAGES
 from ottla.server.limits import MAX_DECIDED_ELEMENTS
 from ottla.server.metadata_encoding import View, encode_topic, splice_topics
 from ottla.server.network.connection import Listener
@@ -66,6 +75,8 @@ _TOPICS: Final[dict[int, InternalTopic]] = {
     TRANSACTION: TRANSACTION_STATE,
     SHARE: SHARE_GROUP_STATE,
 }
+# What a key names; those of share coordinators are for brokers.
+_RESOURCES: Final = {GROUP: ResourceType.GROUP, TRANSACTION: ResourceType.TRANSACTIONAL_ID}
 # The first versions with several keys (KIP-699) and with share coordinators (KIP-932).
 FIRST_BATCHED_VERSION = 4
 FIRST_SHARE_VERSION = 6
@@ -79,6 +90,7 @@ _MESSAGES: Final = {
         "This most likely occurs because of a request being malformed by the client library or the message was "
         "sent to an incompatible broker. See the broker logs for more details."
     ),
+    **AUTHORIZATION_MESSAGES,
 }
 
 
@@ -362,6 +374,15 @@ async def find_coordinator(ctx: Context, request: FindCoordinatorRequest) -> Fin
     at once that there is no coordinator yet, and clients that give up soon (librdkafka asks for a transaction's three
     times within 300 ms) may never find it on a busy machine.
     """
+    if ctx.node.authorizer is not None and request.key_type == SHARE and ctx.version >= FIRST_SHARE_VERSION:
+        # Only brokers look for these; a request without keys asks for nothing.
+        denied = request.coordinator_keys and not ctx.authorize(
+            AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME
+        )
+        if denied:
+            code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            nobody = [_no_coordinator(key, code, _MESSAGES[code]) for key in request.coordinator_keys]
+            return FindCoordinatorResponse(coordinators=nobody)
     await _made(ctx, request)
     if ctx.version >= FIRST_BATCHED_VERSION:
         time_slice = TimeSlice()
@@ -386,6 +407,8 @@ async def _made(ctx: Context, request: FindCoordinatorRequest) -> None:
     keys = request.coordinator_keys if ctx.version >= FIRST_BATCHED_VERSION else [request.key]
     if topic is None or ctx.node.image().topic(topic.name) is not None:
         return
+    if ctx.node.authorizer is not None:
+        keys = [key for key in keys if not _key_refusal(ctx, request.key_type, key, log_if_denied=False)]
     if topic is SHARE_GROUP_STATE:
         keys = [normal for key in keys if (normal := _share_key(ctx, key)) is not None]
     if not keys:
@@ -413,6 +436,8 @@ def _coordinator(ctx: Context, key_type: int, key: str) -> Coordinator:
     topic = _TOPICS.get(key_type)
     if topic is None:
         return _no_coordinator(key, ErrorCode.INVALID_REQUEST, _MESSAGES[ErrorCode.INVALID_REQUEST])
+    if ctx.node.authorizer is not None and (refusal := _key_refusal(ctx, key_type, key)):
+        return _no_coordinator(key, refusal)
     if topic is SHARE_GROUP_STATE:
         normal = _share_key(ctx, key)
         if normal is None:
@@ -424,6 +449,14 @@ def _coordinator(ctx: Context, key_type: int, key: str) -> Coordinator:
         return _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
     node_id, here = found
     return Coordinator(key=key, node_id=node_id, host=here.host, port=here.port, error_message="")
+
+
+def _key_refusal(ctx: Context, key_type: int, key: str, *, log_if_denied: bool = True) -> ErrorCode:
+    """Why a key's coordinator is not told, if whoever asks may not know of it: for its sake none is made, either."""
+    kind = _RESOURCES.get(key_type)
+    if kind is None or ctx.authorize(AclOperation.DESCRIBE, kind, key, log_if_denied=log_if_denied):
+        return ErrorCode.NONE
+    return AUTHORIZATION_ERRORS[kind]
 
 
 def _find(ctx: Context, topic: InternalTopic, key: str) -> tuple[int, Endpoint] | None:

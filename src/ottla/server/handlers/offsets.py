@@ -1,10 +1,10 @@
 """OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete: how far groups have read.
 
-What does not exist is refused here, partition by partition; the rest is the coordinator's to decide. Where it refuses
-as a whole, that stands at every partition it was asked about.
+What does not exist, and what its sender may not do, is refused here, partition by partition; the rest is the
+coordinator's to decide. Where it refuses as a whole, that stands at every partition it was asked about.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,9 +12,12 @@ from ottla.coordinator.group.offsets.manager import AllOffsets
 from ottla.coordinator.group.shard import GroupCoordinatorShard
 from ottla.coordinator.runtime import Producer
 from ottla.coordinator.shard import CoordinatorResult
+from ottla.metadata.image import ClusterImage
+from ottla.metadata.registrations import TopicImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, TopicPartition
 from ottla.model.pending import Pending, gather
+from ottla.security.acls import AclOperation, ResourceType
 from ottla.server.context import Context
 from ottla.server.dispatch import Encoded
 from ottla.server.errors import PartitionAnswers, error_response
@@ -74,6 +77,8 @@ def offset_commit(
     ctx: Context, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Pending[OffsetCommitResponse]:
     """Store offsets."""
+    if ctx.node.authorizer is not None:
+        ctx.require(AclOperation.READ, ResourceType.GROUP, request.group_id)
     _check_count(request)
     by_id = ctx.version >= FIRST_TOPIC_ID_VERSION
     refused = PartitionAnswers(
@@ -109,11 +114,15 @@ def _decide_commit(
 def _existing(
     ctx: Context, topics: list[OffsetCommitRequestTopic], refused: PartitionAnswers, *, by_id: bool
 ) -> list[OffsetCommitRequestTopic]:
-    """The topics and partitions that there are, with their names and ids."""
+    """The topics and partitions that there are and may be read, with their names and ids."""
     image = ctx.node.image()
+    readable = _readable(ctx, _names(image, topics, by_id=by_id))
     existing = []
     for topic in topics:
         found = image.topic_by_id(topic.topic_id) if by_id else image.topic(topic.name)
+        if readable is not None and _is_denied(topic, found, readable, by_id=by_id):
+            refused.refuse(topic, topic.partitions, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            continue
         if found is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             refused.refuse(topic, topic.partitions, code)
@@ -126,6 +135,31 @@ def _existing(
         if topic.partitions:
             existing.append(topic)
     return existing
+
+
+def _names(image: ClusterImage, topics: list[OffsetCommitRequestTopic], *, by_id: bool) -> Iterator[str]:
+    """What the topics are called, as far as they are called anything."""
+    for topic in topics:
+        if not by_id:
+            yield topic.name
+        elif (found := image.topic_by_id(topic.topic_id)) is not None:
+            yield found.name
+
+
+def _is_denied(
+    topic: OffsetCommitRequestTopic, found: TopicImage | None, readable: set[str], *, by_id: bool
+) -> bool:
+    """An id that nobody has is no topic that one might not be allowed to read."""
+    if found is None:
+        return not by_id and topic.name not in readable
+    return found.name not in readable
+
+
+def _readable(ctx: Context, names: Iterable[str]) -> set[str] | None:
+    """Those of the topics that may be read, there or not; None: all of them."""
+    if ctx.node.authorizer is None:
+        return None
+    return ctx.authorized_names(AclOperation.READ, ResourceType.TOPIC, names)
 
 
 def _as_a_whole(
@@ -143,9 +177,13 @@ def txn_offset_commit(
     ctx: Context, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse | Pending[TxnOffsetCommitResponse]:
     """Store offsets that count once the producer's transaction is committed."""
+    if ctx.node.authorizer is not None:
+        ctx.require(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+        ctx.require(AclOperation.READ, ResourceType.GROUP, request.group_id)
     _check_count(request)
     refused = PartitionAnswers(TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
-    request.topics = refused.refuse_missing(request.topics, ctx.node.image())
+    readable = _readable(ctx, (topic.name for topic in request.topics))
+    request.topics = refused.refuse_missing(request.topics, ctx.node.image(), readable)
     if not request.topics:
         return TxnOffsetCommitResponse(topics=refused.merged(()))
     return _write_in_transaction(ctx, request).map(
@@ -259,25 +297,63 @@ def _old(partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartiti
 def _fetch(
     ctx: Context, group: OffsetFetchRequestGroup, require_stable: bool
 ) -> Pending[OffsetFetchResponseGroup]:
-    unknown = _name_topics(ctx, group) if ctx.version >= FIRST_TOPIC_ID_VERSION else []
+    if not _may_describe(ctx, group):
+        return Pending.of(_not_authorized(ctx, group))
+    refused = _name_topics(ctx, group) if ctx.version >= FIRST_TOPIC_ID_VERSION else []
+    if ctx.node.authorizer is not None:
+        refused = _refuse_hidden(ctx, group, refused)
     return _ask(ctx, group, require_stable).map(
-        lambda response: _with(response, unknown),
-        lambda error: _group_error(ctx, group, error, require_stable),
+        lambda response: _with(response, refused),
+        lambda error: _with(_group_error(ctx, group, error, require_stable), refused),
     )
+
+
+def _may_describe(ctx: Context, group: OffsetFetchRequestGroup) -> bool:
+    return ctx.node.authorizer is None or ctx.authorize(
+        AclOperation.DESCRIBE, ResourceType.GROUP, group.group_id
+    )
+
+
+def _not_authorized(ctx: Context, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+    error = KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    return _group_error(ctx, group, error, require_stable=False)
+
+
+def _refuse_hidden(
+    ctx: Context, group: OffsetFetchRequestGroup, refused: list[OffsetFetchResponseTopics]
+) -> list[OffsetFetchResponseTopics]:
+    """The topics that may not be described, too, are answered at once."""
+    asked = group.topics or []
+    names = [topic.name for topic in asked]
+    visible = ctx.authorized_names(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
+    group.topics = [topic for topic in asked if topic.name in visible]
+    hidden = [topic for topic in asked if topic.name not in visible]
+    return refused + [_topic_error(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for topic in hidden]
 
 
 def _fetch_some(ctx: Context, group: OffsetFetchRequestGroup, require_stable: bool) -> "Pending[Found]":
     """The same, of a group of which all offsets may be asked for."""
     if group.topics is not None:
         return _fetch(ctx, group, require_stable).map(_as_found)
+    if not _may_describe(ctx, group):
+        return Pending.of(_not_authorized(ctx, group))
     decide = partial(_decide_all, group, require_stable)
     return _decided(ctx, group, decide, require_stable).map(
-        _as_found, lambda error: _group_error(ctx, group, error, require_stable)
+        partial(_visible, ctx), lambda error: _group_error(ctx, group, error, require_stable)
     )
 
 
 def _as_found(found: Found) -> Found:
     return found
+
+
+def _visible(ctx: Context, found: AllOffsets) -> Found:
+    """Without the topics that may not be described: on the loop, where the authorizer is."""
+    if ctx.node.authorizer is None:
+        return found
+    names = {topic for topic, _ in found.rows}
+    visible = ctx.authorized_names(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
+    return found if len(visible) == len(names) else found.only(visible)
 
 
 def _size(found: Found) -> int:
@@ -337,7 +413,7 @@ def _name_topics(ctx: Context, group: OffsetFetchRequestGroup) -> list[OffsetFet
     for topic in group.topics:
         found = image.topic_by_id(topic.topic_id)
         if found is None:
-            unknown.append(_unknown(topic))
+            unknown.append(_topic_error(topic, ErrorCode.UNKNOWN_TOPIC_ID))
         else:
             topic.name = found.name
             known.append(topic)
@@ -345,23 +421,12 @@ def _name_topics(ctx: Context, group: OffsetFetchRequestGroup) -> list[OffsetFet
     return unknown
 
 
-def _unknown(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
-    code = int(ErrorCode.UNKNOWN_TOPIC_ID)
-    return OffsetFetchResponseTopics(
-        topic_id=topic.topic_id,
-        partitions=[
-            OffsetFetchResponsePartitions(
-                partition_index=p, committed_offset=NO_OFFSET, metadata="", error_code=code
-            )
-            for p in topic.partition_indexes
-        ],
-    )
-
-
 def _with(
-    response: OffsetFetchResponseGroup, unknown: list[OffsetFetchResponseTopics]
+    response: OffsetFetchResponseGroup, refused: list[OffsetFetchResponseTopics]
 ) -> OffsetFetchResponseGroup:
-    response.topics.extend(unknown)
+    """An error of the group stands alone."""
+    if response.error_code == ErrorCode.NONE:
+        response.topics.extend(refused)
     return response
 
 
@@ -390,6 +455,7 @@ def _group_error(
 def _topic_error(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics:
     return OffsetFetchResponseTopics(
         name=topic.name,
+        topic_id=topic.topic_id,
         partitions=[
             OffsetFetchResponsePartitions(
                 partition_index=p, committed_offset=NO_OFFSET, metadata="", error_code=int(code)
@@ -405,8 +471,11 @@ def _topic_error(topic: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetc
 @handles(OffsetDeleteRequest)
 def offset_delete(ctx: Context, request: OffsetDeleteRequest) -> Pending[OffsetDeleteResponse]:
     """Forget offsets of topics that nobody in the group subscribes to."""
+    if ctx.node.authorizer is not None:
+        ctx.require(AclOperation.DELETE, ResourceType.GROUP, request.group_id)
     refused = PartitionAnswers(OffsetDeleteResponseTopic, OffsetDeleteResponsePartition)
-    request.topics = refused.refuse_missing(request.topics, ctx.node.image())
+    readable = _readable(ctx, (topic.name for topic in request.topics))
+    request.topics = refused.refuse_missing(request.topics, ctx.node.image(), readable)
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     groups = ctx.node.groups

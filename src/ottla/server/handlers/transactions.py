@@ -1,6 +1,8 @@
 """Producers and transactions: InitProducerId, DescribeProducers, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn,
 WriteTxnMarkers, DescribeTransactions, ListTransactions.
 
+What whoever asks may not do is refused before a coordinator is asked.
+
 A client that is too old to know PRODUCER_FENCED gets INVALID_PRODUCER_EPOCH, on which it does the same (KIP-588).
 """
 
@@ -19,7 +21,9 @@ from ottla.model.ids import (
 )
 from ottla.model.pending import Pending, gather
 from ottla.model.time_slice import TimeSlice
+from ottla.security.acls import CLUSTER_NAME, AclOperation, ResourceType
 from ottla.server.context import Context
+from ottla.server.errors import AUTHORIZATION_MESSAGES
 from ottla.server.registry import handles
 from ottla.wire.messages.producers import (
     DescribeProducersRequest,
@@ -78,11 +82,27 @@ def init_producer_id(
     ctx: Context, request: InitProducerIdRequest
 ) -> Pending[InitProducerIdResponse] | Coroutine[Any, Any, InitProducerIdResponse]:
     """A fresh producer id, or that of a transactional id with its next epoch."""
+    if ctx.node.authorizer is not None:
+        _require_producer(ctx, request)
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         return Pending.of(_refused(ctx, KafkaError(ErrorCode.INVALID_REQUEST)))
     if ctx.node.producer_ids.at_hand:
         return _init(ctx, request)
     return _init_later(ctx, request)
+
+
+def _require_producer(ctx: Context, request: InitProducerIdRequest) -> None:
+    """Producer ids are for those who may write: as their transactional id, or anything (CVE-2018-17196)."""
+    transactional_id = request.transactional_id
+    if transactional_id is not None:
+        ctx.require(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+        if request.enable_2pc:
+            ctx.require(AclOperation.TWO_PHASE_COMMIT, ResourceType.TRANSACTIONAL_ID, transactional_id)
+        return
+    if not ctx.authorize(
+        AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME, log_if_denied=False
+    ) and not ctx.authorized_by_type(AclOperation.WRITE, ResourceType.TOPIC):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
 async def _init_later(ctx: Context, request: InitProducerIdRequest) -> InitProducerIdResponse:
@@ -134,6 +154,8 @@ def add_partitions_to_txn(
 ) -> Pending[AddPartitionsToTxnResponse]:
     """Add partitions to a client's transaction, or to many (or verify them) for a broker."""
     if ctx.version >= FIRST_BATCHED_VERSION:
+        if ctx.node.authorizer is not None:
+            ctx.require(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
         results = gather([_add_partitions(ctx, transaction) for transaction in request.transactions])
         return results.map(lambda found: AddPartitionsToTxnResponse(results_by_transaction=found))
     single = AddPartitionsToTxnTransaction(
@@ -153,6 +175,9 @@ def _add_partitions(
     partitions = [
         TopicPartition(topic.name, index) for topic in transaction.topics for index in topic.partitions
     ]
+    if _is_clients(ctx) and not _may_write(ctx, transaction.transactional_id):
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return Pending.of(_result(transaction, dict.fromkeys(partitions, code), ctx.version))
     refused = {where: code for where in partitions if (code := _refusal(ctx, where))}
     if refused:
         # One that cannot be added keeps all of them out.
@@ -173,8 +198,19 @@ def _add_partitions(
     return added.map(lambda _: answer_all(ErrorCode.NONE), lambda error: answer_all(error.code))
 
 
+def _is_clients(ctx: Context) -> bool:
+    """Is it a client's request, and are those judged? What a broker asks it has judged itself."""
+    return ctx.node.authorizer is not None and ctx.version < FIRST_BATCHED_VERSION
+
+
+def _may_write(ctx: Context, transactional_id: str) -> bool:
+    return ctx.authorize(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+
+
 def _refusal(ctx: Context, where: TopicPartition) -> ErrorCode:
     if ctx.version < FIRST_BATCHED_VERSION and where.topic in INTERNAL_TOPICS:
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if _is_clients(ctx) and not ctx.authorize(AclOperation.WRITE, ResourceType.TOPIC, where.topic):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if ctx.node.image().partition(where.topic, where.partition) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -234,6 +270,9 @@ def _topic_result(
 @handles(AddOffsetsToTxnRequest)
 def add_offsets_to_txn(ctx: Context, request: AddOffsetsToTxnRequest) -> Pending[AddOffsetsToTxnResponse]:
     """Add the partition that keeps a group's offsets; clients of version 2 leave that to TxnOffsetCommit."""
+    if ctx.node.authorizer is not None:
+        ctx.require(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+        ctx.require(AclOperation.READ, ResourceType.GROUP, request.group_id)
     where = TopicPartition(GROUPS_TOPIC, ctx.node.groups.partition_for(request.group_id))
     added = ctx.node.transactions.add_partitions(
         request.transactional_id,
@@ -253,6 +292,8 @@ def add_offsets_to_txn(ctx: Context, request: AddOffsetsToTxnRequest) -> Pending
 @handles(EndTxnRequest)
 def end_txn(ctx: Context, request: EndTxnRequest) -> Pending[EndTxnResponse]:
     """Commit or abort; from version 5 on the answer says as whom the producer goes on (KIP-890)."""
+    if ctx.node.authorizer is not None:
+        ctx.require(AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id)
     ask = EndRequest(
         request.transactional_id,
         ProducerIdAndEpoch(request.producer_id, request.producer_epoch),
@@ -296,6 +337,8 @@ async def describe_transactions(
 
 def _described(ctx: Context, transactional_id: str) -> DescribeTransactionsResponseTransactionState:
     try:
+        if ctx.node.authorizer is not None:
+            ctx.require(AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id)
         row = ctx.node.transactions.describe(transactional_id)
     except KafkaError as error:
         return DescribeTransactionsResponseTransactionState(
@@ -315,8 +358,17 @@ def _described(ctx: Context, transactional_id: str) -> DescribeTransactionsRespo
         transaction_start_time_ms=row.start_ms,
         producer_id=row.producer_id,
         producer_epoch=row.producer_epoch,
-        topics=_topics(row.partitions),
+        topics=_visible(ctx, _topics(row.partitions)),
     )
+
+
+def _visible(ctx: Context, topics: list[TopicData]) -> list[TopicData]:
+    """Without those that may not be described."""
+    if ctx.node.authorizer is None:
+        return topics
+    names = [topic.topic for topic in topics]
+    visible = ctx.authorized_names(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
+    return [topic for topic in topics if topic.topic in visible]
 
 
 def _topics(partitions: Iterable[TopicPartition]) -> list[TopicData]:
@@ -337,11 +389,18 @@ async def list_transactions(ctx: Context, request: ListTransactionsRequest) -> L
         request.transactional_id_pattern,
     )
     states = []
+    judged = ctx.node.authorizer is not None
     for transactional_id, row in ctx.node.transactions.listed():
-        if wanted.takes(transactional_id, row, ctx.now_ms):
+        if wanted.takes(transactional_id, row, ctx.now_ms) and (not judged or _sees(ctx, transactional_id)):
             states.append(_listed(transactional_id, row))
         await time_slice.yield_to_loop()
     return ListTransactionsResponse(unknown_state_filters=wanted.unknown_states, transaction_states=states)
+
+
+def _sees(ctx: Context, transactional_id: str) -> bool:
+    return ctx.authorize(
+        AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id, log_if_denied=False
+    )
 
 
 def _listed(transactional_id: str, row: TransactionMetadata) -> ListTransactionsResponseTransactionState:
@@ -371,6 +430,9 @@ def _require_topic(ctx: Context, topic: str) -> None:
     why = topic_name_problem(topic)
     if why is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, why)
+    if ctx.node.authorizer is not None and not ctx.authorize(AclOperation.READ, ResourceType.TOPIC, topic):
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        raise KafkaError(code, AUTHORIZATION_MESSAGES[code])
     if ctx.node.image().topic(topic) is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {topic}")
 

@@ -29,7 +29,9 @@ def cluster() -> Cluster:
 
 def find(cluster: Cluster, kind: int, asked: int = 1, listener: str = LISTENER) -> Any:
     broker = cluster.broker(asked)
-    node = SimpleNamespace(image=lambda: broker.brokers.image, config=lambda: broker.settings)
+    node = SimpleNamespace(
+        image=lambda: broker.brokers.image, config=lambda: broker.settings, authorizer=None
+    )
     ctx: Any = SimpleNamespace(version=6, node=node, listener_name=listener)
     request = FindCoordinatorRequest(key_type=kind, coordinator_keys=[KEYS[kind]])
     return asyncio.run(find_coordinator(ctx, request)).coordinators[0]

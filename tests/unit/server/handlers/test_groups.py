@@ -58,7 +58,8 @@ def context(version: int, world: GroupWorld | None = None, error: ErrorCode | No
         now_ms=world.scheduler.now_ms(),
         header=SimpleNamespace(client_id="client"),
         connection=SimpleNamespace(peer=("127.0.0.1", 1)),
-        node=SimpleNamespace(groups=runtime, config=lambda: world.settings),
+        node=SimpleNamespace(groups=runtime, config=lambda: world.settings, authorizer=None),
+        authorized_operations=lambda kind, name: ALL_GROUP_OPERATIONS,
     )
 
 

@@ -42,6 +42,7 @@ def describe(cluster: Cluster, topics: dict[str, list[int]]) -> Pending[Any]:
     node = SimpleNamespace(
         image=lambda: SimpleNamespace(features={"share.version": 1}, topic=image.topic),
         share_groups=SimpleNamespace(persister=broker.persister, partitions=broker.ends),
+        authorizer=None,
     )
     ctx: Any = SimpleNamespace(version=1, node=node)
     asked = [

@@ -25,7 +25,7 @@ from ottla.coordinator.group.consumer.group import (
 )
 from ottla.coordinator.group.consumer.member import ConsumerGroupMember, MemberState
 from ottla.coordinator.group.consumer.regex import ResolvedRegularExpression, require_valid, resolve
-from ottla.coordinator.group.context import DecisionBuilder, FollowUp, GroupContext, Replay
+from ottla.coordinator.group.context import Caller, DecisionBuilder, FollowUp, GroupContext, Replay
 from ottla.coordinator.group.group import GroupType
 from ottla.coordinator.group.modern.group import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from ottla.coordinator.group.modern.groups import (
@@ -270,7 +270,7 @@ class RegularExpressions:
 
     All of a group's expressions are resolved together, so that they cause one rebalance and not one each. It happens
     when a member brings a new one, when topics were created since, and every so often anyway; not more often than every
-    ten seconds.
+    ten seconds. They match the topics that the member may describe whose heartbeat it happens with.
     """
 
     def __init__(self, context: GroupContext, hashes: TopicHashes) -> None:
@@ -299,6 +299,7 @@ class RegularExpressions:
         group: ConsumerGroup,
         member: ConsumerGroupMember,
         updated: ConsumerGroupMember,
+        caller: Caller,
     ) -> RegexChange:
         """Note what the member's expression has become, and resolve the group's anew if that is due."""
         new = updated.regex
@@ -310,7 +311,7 @@ class RegularExpressions:
                 require_valid(new)
             change = self._change(decision, group, member.regex, new)
         if brought or len(group.subscribed_regexes):
-            self._maybe_resolve(decision, group, member, updated, brought)
+            self._maybe_resolve(decision, group, member, updated, brought, caller)
         return change
 
     def _change(
@@ -330,6 +331,7 @@ class RegularExpressions:
         member: ConsumerGroupMember,
         updated: ConsumerGroupMember,
         brought: bool,
+        caller: Caller,
     ) -> None:
         if group.group_id in self._resolving:
             return
@@ -345,11 +347,11 @@ class RegularExpressions:
             or decision.now_ms > last.timestamp_ms + REFRESH_INTERVAL_MS
         )
         if due and wanted:
-            self._resolve(decision, group.group_id, sorted(wanted))
+            self._resolve(decision, group.group_id, sorted(wanted), caller)
 
-    def _resolve(self, decision: DecisionBuilder, group_id: str, regexes: list[str]) -> None:
+    def _resolve(self, decision: DecisionBuilder, group_id: str, regexes: list[str], caller: Caller) -> None:
         image, started_ms = self._context.image, decision.now_ms
-        work = resolve(regexes, list(image.topics))
+        work = resolve(regexes, list(image.topics), caller.may_describe)
         self._resolving.add(group_id)
 
         def then(found: Resolved, now_ms: int) -> CoordinatorResult[None]:

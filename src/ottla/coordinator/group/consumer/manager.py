@@ -145,7 +145,7 @@ class ConsumerGroupManager:
         member = self._member(decision, group, request, owned)
         updated = _updated_member(member, caller, request)
         names_changed = groups.note_member(decision, group, member, updated)
-        regex = groups.regexes.update(decision, group, member, updated)
+        regex = groups.regexes.update(decision, group, member, updated, caller)
         bump = names_changed or regex is RegexChange.UPDATED_AND_RESOLVED
         epoch = group.epoch
         if bump or group.must_refresh(decision.now_ms):

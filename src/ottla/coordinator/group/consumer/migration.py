@@ -330,7 +330,7 @@ class ClassicMembers:
         member = self._member(decision, group, member_id, request)
         subscription = _subscription(request)
         updated = _updated_member(member, caller, request, subscription)
-        updated = self._settle(decision, group, member, updated, replaced, subscription)
+        updated = self._settle(decision, caller, group, member, updated, replaced, subscription)
         return self._joined(decision, group, updated, request)
 
     def _require_migration(self, group: ConsumerGroup) -> None:
@@ -354,6 +354,7 @@ class ClassicMembers:
     def _settle(
         self,
         decision: DecisionBuilder,
+        caller: Caller,
         group: ConsumerGroup,
         member: ConsumerGroupMember,
         updated: ConsumerGroupMember,
@@ -363,7 +364,7 @@ class ClassicMembers:
         """Note the member, assign if that is due, take its step; or hand the group over to the classic protocol."""
         groups = self._groups
         names_changed = groups.note_member(decision, group, member, updated)
-        regex = groups.regexes.update(decision, group, member, updated)
+        regex = groups.regexes.update(decision, group, member, updated, caller)
         bump = names_changed or regex is not RegexChange.NONE
         epoch = group.epoch
         if bump or group.must_refresh(decision.now_ms):

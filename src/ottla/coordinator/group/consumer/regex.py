@@ -6,7 +6,7 @@ happens to exist.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 import re2
@@ -91,13 +91,19 @@ def _reason(error: re2.error) -> str:
     return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
 
 
-def resolve(regexes: Iterable[str], topics: Iterable[str]) -> Iterator[dict[str, frozenset[str]] | None]:
-    """Which topics each expression matches as a whole; yields None after each slice, and the answer at last."""
+def resolve(
+    regexes: Iterable[str], topics: Iterable[str], may_describe: Callable[[str], bool] | None = None
+) -> Iterator[dict[str, frozenset[str]] | None]:
+    """Which topics each expression matches as a whole; yields None after each slice, and the answer at last.
+
+    Topics that may not be described are not matched; how many there are is not to be found out by expressions.
+    """
     patterns = {regex: re2.compile(regex, _OPTIONS) for regex in regexes}
     found: dict[str, set[str]] = {regex: set() for regex in patterns}
     for count, topic in enumerate(topics, 1):
-        for regex, pattern in patterns.items():
-            if pattern.fullmatch(topic):
+        matching = [regex for regex, pattern in patterns.items() if pattern.fullmatch(topic)]
+        if matching and (may_describe is None or may_describe(topic)):
+            for regex in matching:
                 found[regex].add(topic)
         if count % SLICE_TOPICS == 0:
             yield None

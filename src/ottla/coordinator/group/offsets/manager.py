@@ -12,7 +12,7 @@ committed state.
 Owner: the GroupCoordinatorShard of a partition.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from ottla.coordinator.group.context import GroupContext, Replay
@@ -412,6 +412,10 @@ class AllOffsets(NamedTuple):
     group_id: str
     rows: dict[Place, OffsetAndMetadata]
     unstable: frozenset[Place]
+
+    def only(self, topics: Collection[str]) -> "AllOffsets":
+        """Those of these topics."""
+        return self._replace(rows={place: row for place, row in self.rows.items() if place[0] in topics})
 
     def response(self) -> OffsetFetchResponseGroup:
         topics: dict[str, OffsetFetchResponseTopics] = {}

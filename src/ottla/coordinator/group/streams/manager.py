@@ -573,7 +573,7 @@ def _source_topics(subtopology: ConfiguredSubtopology) -> list[str]:
 def validate(request: StreamsGroupHeartbeatRequest) -> None:
     """STREAMS_INVALID_TOPOLOGY or INVALID_REQUEST."""
     if request.topology is not None:
-        _require_topic_names(request.topology)
+        topology_topics(request.topology)
     _require_supported(request)
     require_text(request.member_id, "MemberId")
     require_text(request.group_id, "GroupId")
@@ -591,7 +591,8 @@ def _tasks(request: StreamsGroupHeartbeatRequest) -> tuple[Sequence[object] | No
     return request.active_tasks, request.standby_tasks, request.warmup_tasks
 
 
-def _require_topic_names(topology: StreamsGroupHeartbeatRequestTopology) -> None:
+def topology_topics(topology: StreamsGroupHeartbeatRequestTopology) -> Iterable[str]:
+    """The topics that a topology names, each once; STREAMS_INVALID_TOPOLOGY if one can be none of it."""
     listed = list(_topics(topology))
     if len(topology.subtopologies) + len(listed) > MAX_TOPOLOGY_SIZE:
         raise _invalid_topology(f"A topology has {MAX_TOPOLOGY_SIZE} subtopologies and topics at most.")
@@ -602,6 +603,7 @@ def _require_topic_names(topology: StreamsGroupHeartbeatRequestTopology) -> None
     impossible = [name for name in names if topic_name_problem(name) is not None]
     if impossible:
         raise _invalid_topology(f"No topic can be called {', '.join(impossible)}.")
+    return names
 
 
 def _topics(topology: StreamsGroupHeartbeatRequestTopology) -> Iterator[str]:

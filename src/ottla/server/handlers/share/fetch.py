@@ -1,16 +1,18 @@
 """ShareFetch and ShareAcknowledge: the members of share groups acquire records and say what became of them (KIP-932).
 
-A fetch may carry acknowledgements; both are done at the same time, and the answer waits for both. With epoch -1
-the session is closed and everything that the member still holds is released.
+Members need to read their group and the topics. A fetch may carry acknowledgements; both are done at the same time,
+and the answer waits for both. With epoch -1 the session is closed and everything that the member still holds is
+released.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
 from ottla.model.pending import Pending
+from ottla.security.acls import AclOperation, ResourceType
 from ottla.server.context import Context
 from ottla.server.dispatch import Encoded
 from ottla.server.errors import MISDIRECTED, current_leader, endpoints
@@ -74,9 +76,10 @@ def share_acknowledge(ctx: Context, request: ShareAcknowledgeRequest) -> Any:
     try:
         who = _member(ctx, request)
         service.sessions.acknowledging(who, request.share_session_epoch)
+        named = [_name(ctx.node.image(), topic.topic_id) for topic in request.topics if topic.partitions]
+        rules = AckRules(ctx.version, request.is_renew_ack, _readable(ctx, named))
     except KafkaError as error:
         return ShareAcknowledgeResponse(error_code=error.code, responses=[], node_endpoints=[])
-    rules = AckRules(ctx.version, request.is_renew_ack)
     acknowledging = acknowledge(service.partitions, ctx.node.image(), who, request.topics, rules)
     answer: Pending[ShareAcknowledgeResponse] = Pending()
 
@@ -95,9 +98,29 @@ def _member(ctx: Context, request: ShareFetchRequest | ShareAcknowledgeRequest) 
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     if request.group_id is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid group id in the request.")
+    if ctx.node.authorizer is not None:
+        ctx.require(AclOperation.READ, ResourceType.GROUP, request.group_id)
     if not request.member_id or len(request.member_id) > MAX_MEMBER_ID_LENGTH:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid member id in the request.")
     return ShareSessionKey(request.group_id, request.member_id)
+
+
+def _name(image: ClusterImage, topic_id: bytes) -> str | None:
+    topic = image.topic_by_id(Uuid(topic_id))
+    return None if topic is None else topic.name
+
+
+def _readable(ctx: Context, topics: Sequence[str | None]) -> Collection[str] | None:
+    """Those of the topics that may be read; None: all of them.
+
+    With an authorizer Kafka fails as a whole over a topic that is gone; clients open a new session.
+    """
+    if ctx.node.authorizer is None:
+        return None
+    names = [name for name in topics if name is not None]
+    if len(names) < len(topics):
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a topic is gone")
+    return ctx.authorized_names(AclOperation.READ, ResourceType.TOPIC, names)
 
 
 def _refused(code: ErrorCode) -> Encoded:
@@ -114,6 +137,8 @@ class _ShareFetch:
         self._image = ctx.node.image()
         self._who: ShareSessionKey
         self._session_context: ShareFetchContext
+        # What may be read; None: everything.
+        self._readable: Collection[str] | None = None
 
     def serve(self) -> Encoded | Pending[Encoded]:
         """Acquire and acknowledge; KafkaError if the request as a whole is refused."""
@@ -121,6 +146,8 @@ class _ShareFetch:
         self._check_renewal()
         self._session_context = self._new_context()
         self._ctx.connection.when_lost(self._service, self._service.disconnected)
+        if self._ctx.node.authorizer is not None:
+            self._readable = _readable(self._ctx, self._named())
         acknowledging = self._acknowledge()
         unknown, known = self._sort_out()
         fetching = self._fetch(known)
@@ -170,6 +197,12 @@ class _ShareFetch:
             max_sessions=self._service.settings.max_sessions,
         )
 
+    def _named(self) -> list[str | None]:
+        """The topics of the session and of the request; None for one that is gone."""
+        session = {partition.topic for partition in self._session_context.partitions}
+        asked = {_name(self._image, topic.topic_id) for topic in self._request.topics if topic.partitions}
+        return list(session | asked)
+
     @property
     def _acknowledges(self) -> bool:
         return any(p.acknowledgement_batches for topic in self._request.topics for p in topic.partitions)
@@ -177,18 +210,20 @@ class _ShareFetch:
     def _acknowledge(self) -> Pending[AckOutcomes]:
         if not self._acknowledges:
             return Pending.of({})
-        rules = AckRules(self._ctx.version, self._request.is_renew_ack)
+        rules = AckRules(self._ctx.version, self._request.is_renew_ack, self._readable)
         return acknowledge(self._service.partitions, self._image, self._who, self._request.topics, rules)
 
     def _sort_out(self) -> tuple[list[ShareRead], list[CachedSharePartition]]:
-        """Partitions that are not there, and those to acquire from."""
+        """Partitions that are not there or may not be read, and those to acquire from."""
         if self._request.is_renew_ack:
             return [], []
-        image = self._image
+        image, readable = self._image, self._readable
         unknown, known = [], []
         for partition in self._session_context.partitions:
             if partition.topic is None:
                 unknown.append(ShareRead(partition, ErrorCode.UNKNOWN_TOPIC_ID))
+            elif readable is not None and partition.topic not in readable:
+                unknown.append(ShareRead(partition, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
             elif image.partition(partition.topic, partition.partition) is None:
                 unknown.append(ShareRead(partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             else:
@@ -287,6 +322,8 @@ class AckRules(NamedTuple):
 
     version: int
     is_renew: bool
+    # The topics; None: all of them.
+    readable: Collection[str] | None = None
 
     def allow(self, said: Sequence[AcknowledgementBatch]) -> bool:
         before = -1
@@ -352,6 +389,8 @@ def _problem(
         return ErrorCode.UNKNOWN_TOPIC_ID
     if not rules.allow(said):
         return ErrorCode.INVALID_REQUEST
+    if rules.readable is not None and topic.name not in rules.readable:
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     return ErrorCode.NONE if key[1] in topic.partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 

@@ -1,4 +1,7 @@
-"""Share groups (KIP-932): heartbeat and describe, and where a group starts to read: describe, alter, delete."""
+"""Share groups (KIP-932): heartbeat and describe, and where a group starts to read: describe, alter, delete.
+
+What whoever asks may not do is refused here; a topic that it may not see looks the same, there or not.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -8,9 +11,16 @@ from ottla.metadata.registrations import TopicImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, TopicPartition
 from ottla.model.pending import Pending, gather
-from ottla.security.acls import ALL_GROUP_OPERATIONS
+from ottla.security.acls import AclOperation, ResourceType
 from ottla.server.context import Context
-from ottla.server.handlers.groups import caller_of
+from ottla.server.errors import AUTHORIZATION_MESSAGES
+from ottla.server.handlers.groups import (
+    HIDDEN_TOPICS,
+    caller_of,
+    describable,
+    may_describe_topics,
+    require_topics,
+)
 from ottla.server.registry import handles
 from ottla.share.coordinator import FIRST_EPOCH, UNKNOWN, Summary
 from ottla.share.state import SharePartitionKey
@@ -40,13 +50,17 @@ def share_group_heartbeat(
 ) -> Pending[wire.ShareGroupHeartbeatResponse]:
     """A member joins, stays or leaves, and learns what it shares."""
     _require_enabled(ctx)
+    if ctx.node.authorizer is not None:
+        ctx.require(AclOperation.READ, ResourceType.GROUP, request.group_id)
+    if not 0 < len(request.member_id) <= MAX_MEMBER_ID_LENGTH:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    if ctx.node.authorizer is not None:
+        require_topics(ctx, request.subscribed_topic_names)
     _check(request)
     return ctx.node.share_groups.heartbeat(caller_of(ctx), request)
 
 
 def _check(request: wire.ShareGroupHeartbeatRequest) -> None:
-    if not 0 < len(request.member_id) <= MAX_MEMBER_ID_LENGTH:
-        raise KafkaError(ErrorCode.INVALID_REQUEST)
     for name, text in (
         ("MemberId", request.member_id),
         ("GroupId", request.group_id),
@@ -66,11 +80,23 @@ def share_group_describe(
     ctx: Context, request: wire.ShareGroupDescribeRequest
 ) -> wire.ShareGroupDescribeResponse:
     """Share groups, their members and what those share."""
-    described = [_described(ctx, group_id) for group_id in request.group_ids]
-    for group in described:
+    judged = ctx.node.authorizer is not None and _enabled(ctx)
+    group_ids, denied = describable(ctx, request.group_ids) if judged else (request.group_ids, [])
+    described = [_described(ctx, group_id) for group_id in group_ids]
+    for number, group in enumerate(described):
         if request.include_authorized_operations and group.error_code == 0:
-            group.authorized_operations = ALL_GROUP_OPERATIONS
-    return wire.ShareGroupDescribeResponse(groups=described)
+            group.authorized_operations = ctx.authorized_operations(ResourceType.GROUP, group.group_id)
+        if judged and not may_describe_topics(ctx, _assigned_topics(group)):
+            hidden = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, HIDDEN_TOPICS)
+            described[number] = _no_group(group.group_id, hidden)
+    refusal = KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    return wire.ShareGroupDescribeResponse(
+        groups=[*(_no_group(group_id, refusal) for group_id in denied), *described]
+    )
+
+
+def _assigned_topics(group: wire.DescribedGroup) -> Iterable[str]:
+    return (topic.topic_name for member in group.members for topic in member.assignment.topic_partitions)
 
 
 def _described(ctx: Context, group_id: str) -> wire.DescribedGroup:
@@ -117,6 +143,11 @@ def _group_offsets(
 ) -> Pending[wire.DescribeShareGroupOffsetsResponseGroup]:
     if not _enabled(ctx):
         return Pending.of(_no_offsets(asked.group_id, ErrorCode.UNSUPPORTED_VERSION, None))
+    hidden: list[wire.DescribeShareGroupOffsetsResponseTopic] = []
+    if ctx.node.authorizer is not None:
+        if not ctx.authorize(AclOperation.DESCRIBE, ResourceType.GROUP, asked.group_id):
+            return Pending.of(_no_offsets(asked.group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED, None))
+        hidden = _take_hidden(ctx, asked)
     try:
         topics = _asked_topics(ctx, asked)
         if topics:
@@ -126,9 +157,39 @@ def _group_offsets(
     unknown = [_unknown_topic(topic) for topic in asked.topics or () if _image(ctx, topic.topic_name) is None]
     return _found_offsets(ctx, asked.group_id, topics).map(
         lambda found: wire.DescribeShareGroupOffsetsResponseGroup(
-            group_id=asked.group_id, topics=found + unknown
+            group_id=asked.group_id, topics=found + unknown + hidden
         )
     )
+
+
+def _take_hidden(
+    ctx: Context, asked: wire.DescribeShareGroupOffsetsRequestGroup
+) -> list[wire.DescribeShareGroupOffsetsResponseTopic]:
+    """Take the topics that may not be described out of what is asked for, and answer them."""
+    if asked.topics is None:
+        return []
+    names = [topic.topic_name for topic in asked.topics]
+    visible = ctx.authorized_names(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
+    hidden = [topic for topic in asked.topics if topic.topic_name not in visible]
+    asked.topics = [topic for topic in asked.topics if topic.topic_name in visible]
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return [
+        wire.DescribeShareGroupOffsetsResponseTopic(
+            topic_name=topic.topic_name,
+            topic_id=ZERO_UUID,
+            partitions=[
+                wire.DescribeShareGroupOffsetsResponsePartition(
+                    partition_index=number,
+                    start_offset=UNKNOWN,
+                    leader_epoch=0,
+                    error_code=int(code),
+                    error_message=AUTHORIZATION_MESSAGES[code],
+                )
+                for number in topic.partitions
+            ],
+        )
+        for topic in hidden
+    ]
 
 
 def _asked_topics(
@@ -145,6 +206,10 @@ def _asked_topics(
         )
         image = ctx.node.image()
         named = [(image.topic_by_id(topic_id), list(numbers)) for topic_id, numbers in partitions.items()]
+        if ctx.node.authorizer is not None:
+            names = [topic.name for topic, _ in named if topic is not None]
+            visible = ctx.authorized_names(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
+            named = [(topic, found) for topic, found in named if topic is None or topic.name in visible]
     return [(topic, numbers) for topic, numbers in named if topic is not None]
 
 
@@ -261,17 +326,33 @@ def alter_share_group_offsets(
 ) -> Pending[wire.AlterShareGroupOffsetsResponse]:
     """Set where a group without members starts."""
     _require_enabled(ctx, "Share groups are not switched on.")
+    _require_group(ctx, AclOperation.READ, request.group_id)
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group has no name.")
+    denied: list[wire.AlterShareGroupOffsetsRequestTopic] = []
+    if ctx.node.authorizer is not None:
+        names = [topic.topic_name for topic in request.topics]
+        readable = ctx.authorized_names(AclOperation.READ, ResourceType.TOPIC, names)
+        denied = [topic for topic in request.topics if topic.topic_name not in readable]
+        request.topics = [topic for topic in request.topics if topic.topic_name in readable]
     unknown = [topic for topic in request.topics if _image(ctx, topic.topic_name) is None]
     request.topics = [topic for topic in request.topics if _image(ctx, topic.topic_name) is not None]
-    refused = [_not_altered(topic) for topic in unknown]
+    forbidden = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    refused = [_not_altered(topic, forbidden, AUTHORIZATION_MESSAGES[forbidden]) for topic in denied]
+    missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    refused += [_not_altered(topic, missing, "There is no such topic.") for topic in unknown]
     altered = ctx.node.share_groups.alter(request)
     return _with_error_message(altered.map(lambda topics: _altered(refused + topics)))
 
 
+def _require_group(ctx: Context, operation: AclOperation, group_id: str) -> None:
+    if ctx.node.authorizer is not None and not ctx.authorize(operation, ResourceType.GROUP, group_id):
+        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        raise KafkaError(code, AUTHORIZATION_MESSAGES[code])
+
+
 def _not_altered(
-    asked: wire.AlterShareGroupOffsetsRequestTopic,
+    asked: wire.AlterShareGroupOffsetsRequestTopic, code: ErrorCode, message: str
 ) -> wire.AlterShareGroupOffsetsResponseTopic:
     return wire.AlterShareGroupOffsetsResponseTopic(
         topic_name=asked.topic_name,
@@ -279,8 +360,8 @@ def _not_altered(
         partitions=[
             wire.AlterShareGroupOffsetsResponsePartition(
                 partition_index=partition.partition_index,
-                error_code=int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-                error_message="There is no such topic.",
+                error_code=int(code),
+                error_message=message,
             )
             for partition in asked.partitions
         ],
@@ -307,10 +388,30 @@ def delete_share_group_offsets(
 ) -> Pending[wire.DeleteShareGroupOffsetsResponse]:
     """Forget topics of a group without members."""
     _require_enabled(ctx, "Share groups are not switched on.")
+    _require_group(ctx, AclOperation.DELETE, request.group_id)
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group has no name.")
+    denied = _take_unreadable(ctx, request) if ctx.node.authorizer is not None else []
     deleted = ctx.node.share_groups.delete_offsets(request)
-    return _with_error_message(deleted.map(lambda topics: _deleted(ctx, topics)))
+    return _with_error_message(deleted.map(lambda topics: _deleted(ctx, denied + topics)))
+
+
+def _take_unreadable(
+    ctx: Context, request: wire.DeleteShareGroupOffsetsRequest
+) -> list[wire.DeleteShareGroupOffsetsResponseTopic]:
+    """Take the topics that may not be read out of the request, and answer them."""
+    names = [topic.topic_name for topic in request.topics]
+    readable = ctx.authorized_names(AclOperation.READ, ResourceType.TOPIC, names)
+    denied = [name for name in names if name not in readable]
+    request.topics = [topic for topic in request.topics if topic.topic_name in readable]
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    message = AUTHORIZATION_MESSAGES[code]
+    return [
+        wire.DeleteShareGroupOffsetsResponseTopic(
+            topic_name=name, topic_id=ZERO_UUID, error_code=int(code), error_message=message
+        )
+        for name in denied
+    ]
 
 
 def _deleted(
