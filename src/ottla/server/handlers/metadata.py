@@ -226,13 +226,31 @@ async def describe_topic_partitions(
     names = sorted(name for name in (asked or image.topics) if name >= first)
     limit_config: int = ctx.node.config()["max.request.partition.size.limit"]
     page = _Page(View(image, ctx.listener_name), max(min(limit_config, request.response_partition_limit), 1))
+    may = await ctx.authorized_of_many(DESCRIBE, TOPIC, names, log_if_denied=bool(asked))
     time_slice = TimeSlice()
     for name in names:
         await time_slice.yield_to_loop()
+        if name not in may:
+            continue
         start = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
         if not page.add(name, start, reported_if_missing=bool(asked)):
             break
-    return DescribeTopicPartitionsResponse(topics=page.topics, next_cursor=page.next_cursor)
+    for topic in page.topics:
+        assert topic.name is not None, "they are found by their names"
+        topic.topic_authorized_operations = ctx.authorized_operations(TOPIC, topic.name)
+        await time_slice.yield_to_loop()
+    denied = [
+        DescribeTopicPartitionsResponseTopic(
+            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            name=name,
+            topic_id=ZERO_UUID,
+            is_internal=False,
+            partitions=[],
+        )
+        for name in names
+        if asked and name not in may
+    ]
+    return DescribeTopicPartitionsResponse(topics=page.topics + denied, next_cursor=page.next_cursor)
 
 
 def _check_cursor(cursor: Cursor | None, asked: set[str]) -> None:

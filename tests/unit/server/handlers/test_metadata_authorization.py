@@ -14,10 +14,16 @@ from ottla.model.errors import ErrorCode
 from ottla.model.ids import ZERO_UUID
 from ottla.security.acls import AclOperation, ResourceType, operation_bits
 from ottla.server import handlers
-from ottla.server.handlers.metadata import describe_cluster, metadata
+from ottla.server.handlers.metadata import describe_cluster, describe_topic_partitions, metadata
 from ottla.wire.codec import decode
 from ottla.wire.messages.admin.cluster import DescribeClusterRequest
-from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from ottla.wire.messages.metadata import (
+    DescribeTopicPartitionsRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    TopicRequest,
+)
 
 DENIED, NONE = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.NONE
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -102,6 +108,28 @@ def test_what_may_be_done_with_the_cluster_is_told_to_who_may_describe_it() -> N
             assert describe_cluster(context, request).cluster_authorized_operations == operation_bits(
                 [AclOperation.DESCRIBE]
             )
+        finally:
+            node.close()
+
+    asyncio.run(main())
+
+
+def test_partitions_are_described_of_topics_that_may_be() -> None:
+    async def main() -> None:
+        node = ControllerNode(image())
+        try:
+            context = on_broker(node, 75, 0)
+            context.connection.principal = ALICE
+            node.services.authorizer = judging(SEE_ORDERS)
+            for names in ((), ("absent", "hidden", "orders")):
+                request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name) for name in names])
+                found = (await describe_topic_partitions(context, request)).topics
+                denied = {name: (DENIED, ZERO_UUID) for name in names if name != "orders"}
+                assert {t.name: (t.error_code, t.topic_id) for t in found} == {
+                    "orders": (NONE, ORDERS),
+                    **denied,
+                }
+                assert found[0].topic_authorized_operations == operation_bits([AclOperation.DESCRIBE])
         finally:
             node.close()
 
