@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.replication.partition import Partition, PartitionRead
 from ottla.replication.replica_manager import ReplicaManager
+from ottla.security.principal import ANONYMOUS
 from ottla.server.fetch_sessions import FetchSessionCache
 from ottla.server.handlers.fetch import DelayedFetch
 from ottla.server.network.output import Deferred
@@ -100,6 +101,7 @@ class FetchServer:
             replicas=self._replicas,
             replica_selection=SimpleNamespace(is_on=False, is_for=lambda _: False),
             loop=process.loop,
+            authorizer=None,
         )
         # By which connection a fetch comes; when one is lost, another takes its place.
         self._connections: dict[Any, Any] = {}
@@ -148,7 +150,7 @@ class FetchServer:
         self._fetch(FetchFast(-1, -1, 100, 1, MAX_BYTES, 0, 0, -1, [wanted], [], "", None), reply)
 
     def _fetch(self, request: FetchFast, reply: Callable[[Any], None]) -> None:
-        connection: Any = SimpleNamespace(name="a connection", fail=self._failed)
+        connection: Any = SimpleNamespace(name="a connection", fail=self._failed, principal=ANONYMOUS)
         call = SimulatedFetch(self._services, request, VERSION, 0, connection)
         try:
             call.make_context()

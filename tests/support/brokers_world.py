@@ -45,6 +45,7 @@ from ottla.net.peers import Node
 from ottla.records.batch import BatchView
 from ottla.records.control import parse_end_txn_marker
 from ottla.records.record import read_records
+from ottla.server.context import Context
 from ottla.server.handlers.logs import list_offsets
 from ottla.server.handlers.share import state as share_handlers
 from ottla.server.handlers.transactions import add_partitions_to_txn, write_txn_markers
@@ -59,6 +60,7 @@ from ottla.share.persister import DefaultStatePersister
 from ottla.share.state_requests import PersisterStateManager
 from ottla.storage.validator import AppendOrigin
 from ottla.wire.codec import decode, encode
+from ottla.wire.framing import RequestHeader
 from ottla.wire.messages.groups import share_state
 from ottla.wire.messages.list_offsets import ListOffsetsRequest
 from ottla.wire.messages.transactions import (
@@ -316,7 +318,7 @@ class Broker:
         refused = self.cluster.network.refused.get(self.node_id)
         if refused:
             return Pending.of(refused.pop(0))
-        services = SimpleNamespace(
+        services: Any = SimpleNamespace(
             image=lambda: self.brokers.image,
             transactions=self.service,
             share_state=self.share,
@@ -324,7 +326,8 @@ class Broker:
             loop=self.cluster.scheduler,
             authorizer=None,
         )
-        context = SimpleNamespace(version=version, node=services)
+        nobody: Any = None
+        context = Context(services, nobody, RequestHeader(0, version, 0, None), 0)
         answer = HANDLERS[type(request)](context, request)
         if isinstance(answer, Pending):
             return answer

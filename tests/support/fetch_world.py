@@ -122,6 +122,7 @@ def connection() -> Any:
         client_id="client",
         peer=("127.0.0.1", 9),
         principal=ANONYMOUS,
+        decisions=None,
         name="a test's connection",
         fail=failed,
         only_answers=lambda: None,
@@ -155,6 +156,7 @@ class World:
             loop=self.loop,
             executor=executor,
             image=ClusterImage,
+            authorizer=None,
         )
 
     # ---- partitions ---------------------------------------------------------------------------------------

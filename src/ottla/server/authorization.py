@@ -16,10 +16,11 @@ Owned by the node's loop.
 """
 
 import logging
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.model.errors import KafkaError
+from ottla.model.ids import Uuid
 from ottla.security.acls import (
     AUTHORIZATION_ERRORS,
     CLUSTER_NAME,
@@ -32,6 +33,11 @@ from ottla.security.authorizer import Authorizer, Decisions
 from ottla.security.principal import KafkaPrincipal, address_bytes, host_address
 from ottla.server.network.connection import Connection, Listener
 from ottla.wire.registry import APIS
+
+if TYPE_CHECKING:
+    from ottla.metadata.image import ClusterImage
+    from ottla.replication.replica_manager import ReplicaManager
+    from ottla.wire.fast.produce import TopicKey
 
 log = logging.getLogger("ottla.authorizer")
 
@@ -233,6 +239,18 @@ def decisions_about(authorizer: Authorizer, connection: Connection) -> Decisions
 def decisions_about_forwarded(authorizer: Authorizer, principal: KafkaPrincipal, address: bytes) -> Decisions:
     """Decisions about whoever a broker has forwarded a request for: those who come by one connection are many."""
     return Decisions(authorizer, principal, host_address(address))
+
+
+def topic_name(
+    topic: "TopicKey", replicas: "ReplicaManager", image: Callable[[], "ClusterImage"]
+) -> str | None:
+    """The name by which a topic is judged; None for an id of which nothing is known, and of which nothing is here."""
+    if isinstance(topic, str):
+        return topic
+    for partition in (replicas.hosted_of(topic) or {}).values():
+        return partition.topic_partition.topic
+    known = image().topic_by_id(Uuid(topic))
+    return None if known is None else known.name
 
 
 def allowed(

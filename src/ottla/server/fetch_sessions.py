@@ -15,6 +15,9 @@ depends on is in the Reader: with another one all partitions have news. A partit
 is not watched until the next look: a session whose client is gone, and which may be resumed by another connection,
 costs its partitions two calls each and nothing after that.
 
+A session is its principal's who opened it: nobody else goes on with it or ends it, whoever guesses its id. What may be
+read is judged by each fetch, of the partitions that it looks at; when the rules have changed it looks at all.
+
 Times are of a clock that never goes back. Owner: the broker's loop; one cache serves all listeners.
 """
 
@@ -29,6 +32,7 @@ from typing import NamedTuple, Protocol
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import next_session_epoch
 from ottla.replication.partition import FollowerSession, Partition
+from ottla.security.principal import ANONYMOUS, KafkaPrincipal
 from ottla.wire.fast.fetch import Wanted
 from ottla.wire.fast.produce import MAX_PARTITIONS, TopicKey
 
@@ -174,17 +178,28 @@ class FetchSession:
         "is_privileged",
         "last_used_ms",
         "news",
+        "owner",
         "partitions",
         "reader",
+        "rules_version",
         "sender",
         "uses_topic_ids",
         "waiting",
     )
 
     def __init__(
-        self, session_id: int, uses_topic_ids: bool, reader: Reader, sender: object, now_ms: float
+        self,
+        session_id: int,
+        uses_topic_ids: bool,
+        reader: Reader,
+        sender: object,
+        now_ms: float,
+        owner: KafkaPrincipal = ANONYMOUS,
     ) -> None:
         self.id = session_id
+        self.owner = owner
+        # The version of the rules by which its partitions were last judged.
+        self.rules_version: int | None = None
         self.uses_topic_ids = uses_topic_ids
         self.reader = reader
         self.is_privileged = reader.is_follower
@@ -225,6 +240,17 @@ class FetchSession:
                 cached = self.partitions.pop((topic, index), None)
                 if cached is not None:
                     self._forget(cached)
+
+    def belongs_to(self, principal: KafkaPrincipal) -> bool:
+        owner = self.owner
+        # Whoever comes by a token of theirs is the same user.
+        return owner is principal or owner[:2] == principal[:2]
+
+    def judged_by(self, rules_version: int) -> None:
+        """What a fetch finds depends on the rules: by others all has to be looked at again."""
+        if self.rules_version != rules_version:
+            self.rules_version = rules_version
+            self.news.update(dict.fromkeys(self.partitions.values()))
 
     def fetched_by(self, reader: Reader, now_ms: float) -> None:
         """A fetch has come; all is news to a reader that has not been told of it."""
@@ -395,15 +421,18 @@ class FetchSessionCache:
         now_ms: float,
         reader: Reader = CONSUMER,
         sender: object = None,
+        owner: KafkaPrincipal = ANONYMOUS,
     ) -> FetchContext:
-        """Which partitions this request reads; KafkaError for a session that is not as the client believes."""
+        """Which partitions a request of `owner` reads; KafkaError for a session that is not as the client believes."""
         if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
-            self.close(session_id)
+            ended = self._sessions.get(session_id)
+            if ended is not None and ended.belongs_to(owner):
+                self.close(session_id)
             if epoch == FINAL_EPOCH:
                 return FetchContext(wanted, None, incremental=False)
-            opened = self._open(wanted, uses_topic_ids, reader, sender, now_ms)
+            opened = self._open(wanted, uses_topic_ids, reader, sender, now_ms, owner)
             return FetchContext(wanted, opened, incremental=False)
-        session = self._resume(session_id, epoch, uses_topic_ids)
+        session = self._resume(session_id, epoch, uses_topic_ids, owner)
         if session.waiting is not None:
             session.waiting.overtaken(sender)
         session.update(wanted, forgotten)
@@ -425,21 +454,25 @@ class FetchSessionCache:
             self._delist(session)
             session.close()
 
-    def is_only(self, session_id: int, epoch: int, topic: TopicKey, index: int) -> bool:
-        """Is this the epoch that the session expects, the partition its only one, and no fetch of it waiting?"""
+    def is_only(
+        self, session_id: int, epoch: int, topic: TopicKey, index: int, owner: KafkaPrincipal = ANONYMOUS
+    ) -> bool:
+        """Is this the epoch that `owner`'s session expects, the partition its only one, and no fetch of it waiting?"""
         session = self._sessions.get(session_id)
         if session is None or session.epoch != epoch or len(session.partitions) != 1:
             return False
-        if session.waiting is not None:
+        if session.waiting is not None or not (session.owner is owner or session.belongs_to(owner)):
             return False
         return session.uses_topic_ids == isinstance(topic, bytes) and (topic, index) in session.partitions
 
     def session(self, session_id: int) -> FetchSession | None:
         return self._sessions.get(session_id)
 
-    def _resume(self, session_id: int, epoch: int, uses_topic_ids: bool) -> FetchSession:
+    def _resume(
+        self, session_id: int, epoch: int, uses_topic_ids: bool, owner: KafkaPrincipal
+    ) -> FetchSession:
         session = self._sessions.get(session_id)
-        if session is None:
+        if session is None or not session.belongs_to(owner):
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
@@ -448,13 +481,19 @@ class FetchSessionCache:
         return session
 
     def _open(
-        self, wanted: list[Wanted], uses_topic_ids: bool, reader: Reader, sender: object, now_ms: float
+        self,
+        wanted: list[Wanted],
+        uses_topic_ids: bool,
+        reader: Reader,
+        sender: object,
+        now_ms: float,
+        owner: KafkaPrincipal,
     ) -> FetchSession | None:
         if not self._make_room(EvictableKey(reader.is_follower, len(wanted), 0), now_ms) or (
             len(wanted) > LARGE_SESSION and not self._may_hold(wanted, new=True)
         ):
             return None
-        session = FetchSession(self._fresh_id(), uses_topic_ids, reader, sender, now_ms)
+        session = FetchSession(self._fresh_id(), uses_topic_ids, reader, sender, now_ms, owner)
         session.update(wanted, ())
         self._sessions[session.id] = session
         self._touch(session, now_ms)

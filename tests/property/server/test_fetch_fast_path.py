@@ -21,6 +21,7 @@ from ottla.records.control import end_txn_marker
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.replication.replica_selector import ReplicaSelection
+from ottla.security.principal import ANONYMOUS
 from ottla.server.fetch_sessions import FetchSessionCache
 from ottla.server.handlers import fetch as handler
 from ottla.server.network.output import SENDFILE_MIN_BYTES, Deferred
@@ -83,6 +84,7 @@ class Broker:
             loop=SimpleNamespace(call_later=lambda *_: timer),
             executor=self.executor,
             image=ClusterImage,
+            authorizer=None,
         )
 
 
@@ -96,7 +98,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 def ask(broker: Broker, sessions: FetchSessionCache, frame: bytes, version: int, fast: bool) -> bytes | str:
     """What the handler answers, with the fast path or without."""
-    connection = cast("Any", SimpleNamespace(host=SimpleNamespace(listener_name="PLAINTEXT")))
+    connection = cast(
+        "Any", SimpleNamespace(host=SimpleNamespace(listener_name="PLAINTEXT"), principal=ANONYMOUS)
+    )
     with pytest.MonkeyPatch.context() as patch:
         if not fast:
             patch.setattr(handler, "answer_one", lambda *_: None)

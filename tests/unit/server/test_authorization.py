@@ -331,7 +331,12 @@ def test_it_is_judged_for_whoever_sent_it_and_the_envelope_for_the_broker() -> N
 
 def test_what_its_handler_judges_is_not_judged_before_it() -> None:
     async def work(node: ControllerNode) -> None:
-        node.services.authorizer = judging(rule(AclOperation.CLUSTER_ACTION, principal=BROKER))
+        action = rule(AclOperation.CLUSTER_ACTION, principal=BROKER)
+        node.services.authorizer = judging(action)
+        response = await forward(node, CREATE_TOPICS, 7, Sender(ALICE, bytes(4)))
+        by_topic = [topic.error_code for topic in response.topics]
+        assert by_topic == [ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 2
+        node.services.authorizer = judging(action, rule(AclOperation.CREATE))
         response = await forward(node, CREATE_TOPICS, 7, Sender(ALICE, bytes(4)))
         assert [topic.error_code for topic in response.topics] == [0, 0]
 

@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from ottla.config import describe
 from ottla.config.alter import check_broker_change
@@ -23,6 +23,8 @@ from ottla.metadata.image import ResourceType
 from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import topic_name_problem
 from ottla.model.time_slice import TimeSlice
+from ottla.security import acls
+from ottla.security.acls import AclOperation
 from ottla.server.context import Context
 from ottla.server.limits import MAX_DECIDED_ELEMENTS
 from ottla.server.network.connection import Listener
@@ -60,6 +62,26 @@ LEVELS: Mapping[str, int] = {
     "FATAL": logging.CRITICAL,
 }
 _NAMES = {number: name for name, number in LEVELS.items()}
+
+
+_DENIALS: Final = {
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+}
+
+
+def _require(ctx: Context, operation: AclOperation, resource_type: int, name: str) -> None:
+    """KafkaError if it may not be done with this configuration: a topic's, a group's, or else the cluster's."""
+    if resource_type == ResourceType.TOPIC:
+        judged, of = acls.ResourceType.TOPIC, name
+    elif resource_type == ResourceType.GROUP:
+        judged, of = acls.ResourceType.GROUP, name
+    else:
+        judged, of = acls.ResourceType.CLUSTER, acls.CLUSTER_NAME
+    if not ctx.authorize(operation, judged, of):
+        code = acls.AUTHORIZATION_ERRORS[judged]
+        raise KafkaError(code, _DENIALS[code])
 
 
 class Operation(IntEnum):
@@ -101,6 +123,7 @@ def _describe(
                 ErrorCode.INVALID_REQUEST,
                 f"Unexpected resource type UNKNOWN for resource {resource.resource_name}",
             )
+        _require(ctx, AclOperation.DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name)
         result.configs = describer(ctx, request, resource)
     except KafkaError as error:
         result.error_code = error.code
@@ -311,6 +334,7 @@ def _check_legacy(ctx: Context, resource: _Resource) -> bool:
         _check_broker(ctx, resource.resource_name, settings)
     elif resource.resource_type not in _STORED:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
+    _require(ctx, AclOperation.ALTER_CONFIGS, resource.resource_type, resource.resource_name)
     return False
 
 
@@ -321,6 +345,10 @@ def _check_incremental(ctx: Context, resource: IncrementalAlterConfigsResource, 
         if entry.value is None and entry.config_operation != Operation.DELETE
     )
     if resource.resource_type == ResourceType.BROKER_LOGGER:
+        # A controller's are the nodes'.
+        on_controller = ctx.on_controller_listener
+        operation = AclOperation.CLUSTER_ACTION if on_controller else AclOperation.ALTER_CONFIGS
+        _require(ctx, operation, resource.resource_type, resource.resource_name)
         _alter_loggers(ctx, resource, validate_only)
         return True
     if resource.resource_type == ResourceType.BROKER:
@@ -329,6 +357,7 @@ def _check_incremental(ctx: Context, resource: IncrementalAlterConfigsResource, 
         _check_broker(ctx, resource.resource_name, incremental_settings(current, resource))
     elif resource.resource_type not in _STORED:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
+    _require(ctx, AclOperation.ALTER_CONFIGS, resource.resource_type, resource.resource_name)
     return False
 
 

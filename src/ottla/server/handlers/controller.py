@@ -6,12 +6,19 @@ uses it at once finds it. The controller's listener serves what nodes ask, and c
 there this process' controller decides, and says so if it is not the active one.
 """
 
-from typing import Any
+from collections import Counter
+from copy import copy
+from random import shuffle
+from typing import Any, TypeVar
 
+from ottla.controller.result import standard_error
+from ottla.controller.topics import CLUSTER_METADATA_TOPIC
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import ZERO_UUID, Uuid
 from ottla.model.pending import Pending
 from ottla.model.tasks import spawn
 from ottla.raft.answers import Asked
+from ottla.security.acls import CLUSTER_NAME, AclOperation, ResourceType
 from ottla.security.principal import ADDRESS_SIZES, read_principal
 from ottla.server.context import Context, Sender
 from ottla.server.dispatch import NotController, respond_forwarded
@@ -26,10 +33,13 @@ from ottla.wire.messages.admin.cluster import (
     UpdateFeaturesResponse,
 )
 from ottla.wire.messages.admin.topics import (
+    CreatableTopicResult,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
@@ -74,6 +84,17 @@ from ottla.wire.messages.producers import AllocateProducerIdsRequest, AllocatePr
 from ottla.wire.registry import APIS
 
 FRAME_SIZE_BYTES = 4
+_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+M = TypeVar("M")
+
+
+def _with(message: M, **fields: Any) -> M:
+    """The same message, but for these fields."""
+    changed = copy(message)
+    for name, value in fields.items():
+        setattr(changed, name, value)
+    return changed
 
 
 # ---- topics -------------------------------------------------------------------------------------------------
@@ -81,10 +102,47 @@ FRAME_SIZE_BYTES = 4
 
 @handles(CreateTopicsRequest, Listener.BROKER, Listener.CONTROLLER, max_elements=MAX_DECIDED_ELEMENTS)
 async def create_topics(ctx: Context, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    """New topics, each with its own success or error."""
-    response = await ctx.controller.create_topics(request, ctx.decision(request))
+    """New topics, each with its own success or error; the configurations only for who may see them."""
+    if ctx.node.authorizer is None:
+        response = await ctx.controller.create_topics(request, ctx.decision(request))
+        await ctx.caught_up()
+        return response
+    # What is wrong with these whoever asks is for the controller to say.
+    times = Counter(topic.name for topic in request.topics)
+    names = [name for name, count in times.items() if count == 1 and name != CLUSTER_METADATA_TOPIC]
+    may = set(names)
+    if not ctx.authorize(AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME, log_if_denied=False):
+        may = await ctx.authorized_of_many(AclOperation.CREATE, ResourceType.TOPIC, names)
+    denied = {name for name in names if name not in may}
+    shown = await ctx.authorized_of_many(
+        AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, names, log_if_denied=False
+    )
+    left = _with(request, topics=[topic for topic in request.topics if topic.name not in denied])
+    response = await ctx.controller.create_topics(left, ctx.decision(left))
     await ctx.caught_up()
-    return response
+    answered = [
+        result if result.error_code or result.name in shown else _without_configs(result)
+        for result in response.topics
+    ]
+    answered += [_denied_creation(name) for name in names if name in denied]
+    return _with(response, topics=answered)
+
+
+def _without_configs(result: CreatableTopicResult) -> CreatableTopicResult:
+    """A topic that is made by who may not see its configuration, nor how many partitions that came to."""
+    return CreatableTopicResult(
+        name=result.name,
+        topic_id=result.topic_id,
+        error_message=None,
+        topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        configs=[],
+    )
+
+
+def _denied_creation(name: str) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, error_message="Authorization failed."
+    )
 
 
 @handles(DeleteTopicsRequest, Listener.BROKER, Listener.CONTROLLER, max_elements=MAX_DECIDED_ELEMENTS)
@@ -93,16 +151,86 @@ async def delete_topics(ctx: Context, request: DeleteTopicsRequest) -> DeleteTop
     if ctx.decided_here and not ctx.node.config()["delete.topic.enable"]:
         low = ctx.version < 3
         raise KafkaError(ErrorCode.INVALID_REQUEST if low else ErrorCode.TOPIC_DELETION_DISABLED)
+    denied: list[DeletableTopicResult] = []
+    if ctx.node.authorizer is not None and not ctx.authorize(
+        AclOperation.DELETE, ResourceType.CLUSTER, CLUSTER_NAME, log_if_denied=False
+    ):
+        request, denied = await _deletable(ctx, request)
     response = await ctx.controller.delete_topics(request, ctx.decision(request))
     await ctx.caught_up()
+    if denied:
+        answered = [*response.responses, *denied]
+        # Where an answer stands must not tell topics that are hidden from those that are not there.
+        shuffle(answered)
+        response = _with(response, responses=answered)
     return response
+
+
+async def _deletable(
+    ctx: Context, request: DeleteTopicsRequest
+) -> tuple[DeleteTopicsRequest, list[DeletableTopicResult]]:
+    """The request without what may not be deleted, and what is answered to that.
+
+    A name that may not be described is denied whether there is such a topic or not. What is named twice, or in both
+    ways, is for the controller to refuse. Nothing else is left to it that is not allowed: it may know topics already of
+    which this image does not tell.
+    """
+    image = ctx.node.image()
+    by_name = Counter([*request.topic_names, *(t.name for t in request.topics if t.name is not None)])
+    by_id = Counter(t.topic_id for t in request.topics if t.name is None and t.topic_id != ZERO_UUID)
+    known = {i: topic.name for i in by_id if (topic := image.topic_by_id(i)) is not None}
+    names = [name for name in {*by_name, *known.values()} if name is not None]
+    describable = await ctx.authorized_of_many(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
+    deletable = await ctx.authorized_of_many(AclOperation.DELETE, ResourceType.TOPIC, names)
+    both = {t.name for t in request.topics if t.name is not None and t.topic_id != ZERO_UUID}
+    denied: list[DeletableTopicResult] = []
+    denied_names: list[str] = []
+    for name, count in by_name.items():
+        if name is None or name in both or count > 1 or (name in describable and name in deletable):
+            continue
+        denied_names.append(name)
+        is_absent = name in describable and image.topic(name) is None
+        denied.append(_kept(name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_absent else _DENIED))
+    denied_ids = {i for i, count in by_id.items() if count == 1 and known.get(i) not in deletable}
+    for topic_id in denied_ids:
+        hidden = known.get(topic_id)
+        told = hidden if hidden in describable else None
+        denied.append(_kept(told, topic_id, ErrorCode.UNKNOWN_TOPIC_ID if hidden is None else _DENIED))
+    refused = set(denied_names)
+    return _with(
+        request,
+        topic_names=[name for name in request.topic_names if name not in refused],
+        topics=[
+            t
+            for t in request.topics
+            if not (t.topic_id in denied_ids if t.name is None else t.name in refused)
+        ],
+    ), denied
+
+
+def _kept(name: str | None, topic_id: Uuid, code: ErrorCode) -> DeletableTopicResult:
+    message = "Topic authorization failed." if code is _DENIED else standard_error(code).message
+    return DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=message)
 
 
 @handles(CreatePartitionsRequest, Listener.BROKER, Listener.CONTROLLER, max_elements=MAX_DECIDED_ELEMENTS)
 async def create_partitions(ctx: Context, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """More partitions for topics that exist."""
+    times = Counter(topic.name for topic in request.topics)
+    names = [name for name, count in times.items() if count == 1]
+    may = await ctx.authorized_of_many(AclOperation.ALTER, ResourceType.TOPIC, names)
+    denied = {name for name in names if name not in may}
+    if denied:
+        request = _with(request, topics=[topic for topic in request.topics if topic.name not in denied])
     response = await ctx.controller.create_partitions(request, ctx.decision(request))
     await ctx.caught_up()
+    if denied:
+        refused = [
+            CreatePartitionsTopicResult(name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            for name in names
+            if name in denied
+        ]
+        response = _with(response, results=[*response.results, *refused])
     return response
 
 

@@ -17,6 +17,10 @@ is told of a moved watermark with them or when its time is up, as in Kafka.
 A fetch of very many partitions is decoded and encoded in a thread and reads in slices, so that it does not hold the
 loop; it holds its connection's line instead.
 
+Where there is an authorizer, consumers need READ on each topic and followers CLUSTER_ACTION on the cluster; it is asked
+with every look, so that what a fetch waits for and may not have any more it does not get. What may not be read is
+answered with an error, and is not looked at; it does not end the wait for what may be read.
+
 Owner: one DelayedFetch a request, on the broker's loop.
 """
 
@@ -35,6 +39,8 @@ from ottla.replication.replica_manager import (
     Preference,
 )
 from ottla.replication.replica_selector import ClientMetadata
+from ottla.security.acls import CLUSTER_NAME, AclOperation, ResourceType
+from ottla.server.authorization import allowed, allowed_names, decisions_about, topic_name
 from ottla.server.context import Services
 from ottla.server.errors import MISDIRECTED, current_leader, endpoints
 from ottla.server.fetch_sessions import (
@@ -62,7 +68,7 @@ from ottla.wire.fast.fetch import (
     fetch_of_one,
 )
 from ottla.wire.fast.fetch_one import One, answer_head, answer_tail, read_one
-from ottla.wire.fast.produce import MAX_PARTITIONS
+from ottla.wire.fast.produce import MAX_PARTITIONS, TopicKey
 from ottla.wire.framing import body_offset, decode_request_header
 from ottla.wire.messages.fetch import FetchRequest
 
@@ -86,6 +92,10 @@ INLINE_REQUEST_BYTES = 64 * 1024
 # What a partition takes in a request, in the version in which that is least.
 SMALLEST_PARTITION_BYTES = 16
 
+
+_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+_READ, _CLUSTER_ACTION = AclOperation.READ, AclOperation.CLUSTER_ACTION
+_TOPIC, _CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
 
 # What a fetch looks at: what it names, or what its session knows of that.
 Items: TypeAlias = Sequence[Wanted] | Sequence[CachedPartition]
@@ -142,8 +152,16 @@ def answer_one(
     partition = services.replicas.hosted(topic, index)
     if partition is None or partition.check_leader(leader_epoch) or last_epoch >= 0:
         return None
+    authorizer = services.authorizer
+    if authorizer is not None and not decisions_about(authorizer, connection).allows(
+        _READ, _TOPIC, partition.topic_partition.topic
+    ):
+        return None
     sessionless = session_epoch == FINAL_EPOCH and session_id == NO_SESSION
-    if not sessionless and not services.fetch_sessions.is_only(session_id, session_epoch, topic, index):
+    owner = connection.principal
+    if not sessionless and not services.fetch_sessions.is_only(
+        session_id, session_epoch, topic, index, owner
+    ):
         return None
     log = partition.log
     limit = min(partition_max_bytes, max_bytes, services.config()["fetch.max.bytes"])
@@ -164,7 +182,7 @@ def answer_one(
     # Note the answer in the session, as the general way does.
     context = services.fetch_sessions.new_context(
         session_id, session_epoch, [wanted], (), version >= TOPIC_ID_VERSION, services.clock.monotonic_ms(),
-        COMMITTED_CONSUMER if isolation_level == READ_COMMITTED else CONSUMER, connection,
+        COMMITTED_CONSUMER if isolation_level == READ_COMMITTED else CONSUMER, connection, owner,
     )  # fmt: skip
     assert context.session is not None, "it was there a moment ago"
     context.session.update_response(wanted, 0, Watermarks(high_watermark, start), has_records=True)
@@ -297,6 +315,17 @@ class DelayedFetch:
             version >= ANY_REPLICA_VERSION and request.replica_id < 0,
             request.rack_id,
         )
+        # What may be read, and whether it is a follower that may not follow.
+        authorizer = services.authorizer
+        self._about = None if authorizer is None else decisions_about(authorizer, connection)
+        self._may_not_follow = (
+            self._about is not None
+            and self._reader.is_follower
+            and not allowed(self._about, _CLUSTER_ACTION, _CLUSTER, CLUSTER_NAME)
+        )
+        if self._may_not_follow:
+            # To its session it is no follower, either: nothing is noted of it, and nobody makes room for it.
+            self._reader = self._reader._replace(replica_id=-1, replica_epoch=NO_BROKER_EPOCH)
         # As sessions and followers lag: time that never goes back.
         self._now_ms = services.clock.monotonic_ms()
         # Of a follower, while its position has to be noted.
@@ -325,11 +354,14 @@ class DelayedFetch:
             self._now_ms,
             self._reader,
             self._connection,
+            self._connection.principal,
         )
         self._take_role()
         session = self._context.session
         if session is None:
             return len(request.wanted)
+        if self._about is not None:
+            session.judged_by(self._about.authorizer.version)
         return len(session.news if self._context.incremental else session.partitions)
 
     def _take_role(self) -> None:
@@ -411,6 +443,34 @@ class DelayedFetch:
     def _look(
         self, items: Items, wait: bool = True, total: int = 0, files: int = 0
     ) -> tuple[list[PartitionRead], int]:
+        """Read these, as far as that is allowed."""
+        if self._about is None:
+            return self._look_at(items, wait, total, files)
+        denied = self._denied_topics(items)
+        if not denied:
+            return self._look_at(items, wait, total, files)
+        left = [item for item in items if _wanted_of(item).topic not in denied]
+        refused = [
+            PartitionRead(wanted, _DENIED, aborted=[])
+            for wanted in map(_wanted_of, items)
+            if wanted.topic in denied
+        ]
+        reads, total = self._look_at(cast("Items", left), wait, total, files)
+        return reads + refused, total
+
+    def _denied_topics(self, items: Items) -> set[TopicKey]:
+        """The topics of these that may not be read; what is not known by its id is not here, either."""
+        topics = {_wanted_of(item).topic for item in items}
+        if self._may_not_follow:
+            return topics
+        if self._reader.is_follower or self._about is None:
+            return set()
+        replicas, image = self._services.replicas, self._services.image
+        names = {topic: topic_name(topic, replicas, image) for topic in topics}
+        may = allowed_names(self._about, _READ, _TOPIC, {name for name in names.values() if name is not None})
+        return {topic for topic, name in names.items() if name is not None and name not in may}
+
+    def _look_at(self, items: Items, wait: bool, total: int, files: int) -> tuple[list[PartitionRead], int]:
         """Read these, of which a session hears what happens to them from now on."""
         replicas, session, reader = self._services.replicas, self._context.session, self._reader
         if session is None:
@@ -447,19 +507,24 @@ class DelayedFetch:
                     report(error, name="noting a fetch", owner=str(partition.topic_partition))
 
     def _is_enough(self, reads: list[PartitionRead], total: int) -> bool:
-        return (
-            total >= self._min_bytes
-            or self._request.max_wait_ms <= 0
-            or not self._can_wait()
-            or any(read.decides for read in reads)
-        )
+        if total >= self._min_bytes or self._request.max_wait_ms <= 0:
+            return True
+        denied = 0
+        if self._about is not None:
+            looked_at = len(reads)
+            reads = [read for read in reads if read.error_code != _DENIED]
+            denied = looked_at - len(reads)
+        return not self._can_wait(denied) or any(read.decides for read in reads)
 
-    def _can_wait(self) -> bool:
-        """Is there anything to wait for? A session without news has partitions still, unless it was closed."""
+    def _can_wait(self, denied: int) -> bool:
+        """Is there anything to wait for, but for so many that may not be read?
+
+        A session without news has partitions still, unless it was closed.
+        """
         session = self._context.session
         if session is None:
-            return bool(self._context.wanted)
-        return session.is_open and bool(session.partitions)
+            return len(self._context.wanted) > denied
+        return session.is_open and len(session.partitions) > denied
 
     # ---- waiting ------------------------------------------------------------------------------------------
 
@@ -738,6 +803,10 @@ class DelayedFetch:
             if to_broker
             else endpoints(services, self._connection.host.listener_name, leaders),
         )
+
+
+def _wanted_of(item: Wanted | CachedPartition) -> Wanted:
+    return item.wanted if isinstance(item, CachedPartition) else item
 
 
 def _after_waiting(reads: list[PartitionRead]) -> list[PartitionRead]:

@@ -1,6 +1,7 @@
 """What is asked of logs: ListOffsets, OffsetForLeaderEpoch, DeleteRecords, DescribeLogDirs, AlterReplicaLogDirs.
 
-Searches by timestamp read the log, so they run in a thread; everything else is known in memory.
+Searches by timestamp read the log, so they run in a thread; everything else is known in memory. Of a topic that whoever
+asks may not see or change nothing is looked at, so the answer does not tell whether there is one.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from ottla.model.tasks import guarded
 from ottla.model.time_slice import TimeSlice
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
+from ottla.security.acls import CLUSTER_NAME, AclOperation, ResourceType
 from ottla.server.context import Context
 from ottla.server.errors import says_errors_by_item
 from ottla.server.registry import handles
@@ -44,12 +46,17 @@ from ottla.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    ListOffsetsTopic,
     ListOffsetsTopicResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
     OffsetForLeaderTopicResult,
 )
+
+CLUSTER, TOPIC = ResourceType.CLUSTER, ResourceType.TOPIC
+DESCRIBE, DELETE, CLUSTER_ACTION = AclOperation.DESCRIBE, AclOperation.DELETE, AclOperation.CLUSTER_ACTION
 
 
 class Special(IntEnum):
@@ -90,21 +97,34 @@ async def list_offsets(ctx: Context, request: ListOffsetsRequest) -> ListOffsets
     times_asked = Counter(
         (topic.name, p.partition_index) for topic in request.topics for p in topic.partitions
     )
+    may = await ctx.authorized_of_many(DESCRIBE, TOPIC, (topic.name for topic in request.topics))
     by_topic: dict[str, dict[int, ListOffsetsPartition]] = {}
     for topic in request.topics:
-        by_topic.setdefault(topic.name, {}).update((p.partition_index, p) for p in topic.partitions)
+        if topic.name in may:
+            by_topic.setdefault(topic.name, {}).update((p.partition_index, p) for p in topic.partitions)
     time_slice = TimeSlice()
-    return ListOffsetsResponse(
-        topics=[
-            ListOffsetsTopicResponse(
-                name=name,
-                partitions=[
-                    await _answer(ctx, request, name, partition, times_asked[name, index], time_slice)
-                    for index, partition in partitions.items()
-                ],
+    topics = [
+        ListOffsetsTopicResponse(
+            name=name,
+            partitions=[
+                await _answer(ctx, request, name, partition, times_asked[name, index], time_slice)
+                for index, partition in partitions.items()
+            ],
+        )
+        for name, partitions in by_topic.items()
+    ]
+    return ListOffsetsResponse(topics=topics + [_denied(t) for t in request.topics if t.name not in may])
+
+
+def _denied(topic: ListOffsetsTopic) -> ListOffsetsTopicResponse:
+    return ListOffsetsTopicResponse(
+        name=topic.name,
+        partitions=[
+            ListOffsetsPartitionResponse(
+                partition_index=asked.partition_index, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
             )
-            for name, partitions in by_topic.items()
-        ]
+            for asked in topic.partitions
+        ],
     )
 
 
@@ -218,18 +238,34 @@ def _partition(
 async def offset_for_leader_epoch(
     ctx: Context, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Where each epoch ended, so that a client finds out whether its log was truncated (KIP-320)."""
+    """Where each epoch ended, so that a client finds out whether its log was truncated (KIP-320).
+
+    It was the brokers' at first, and they may ask about all topics.
+    """
+    names = {topic.topic for topic in request.topics}
+    if not ctx.authorize(CLUSTER_ACTION, CLUSTER, CLUSTER_NAME, log_if_denied=False):
+        names = await ctx.authorized_of_many(DESCRIBE, TOPIC, (topic.topic for topic in request.topics))
     time_slice = TimeSlice()
+    found = [
+        OffsetForLeaderTopicResult(
+            topic=topic.topic,
+            partitions=[await _epoch_end(ctx, topic.topic, asked, time_slice) for asked in topic.partitions],
+        )
+        for topic in request.topics
+        if topic.topic in names
+    ]
     return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[
-                    await _epoch_end(ctx, topic.topic, asked, time_slice) for asked in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+        topics=found + [_denied_end(topic) for topic in request.topics if topic.topic not in names]
+    )
+
+
+def _denied_end(topic: OffsetForLeaderTopic) -> OffsetForLeaderTopicResult:
+    return OffsetForLeaderTopicResult(
+        topic=topic.topic,
+        partitions=[
+            EpochEndOffset(partition=asked.partition, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            for asked in topic.partitions
+        ],
     )
 
 
@@ -261,6 +297,7 @@ async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteR
     offsets: dict[str, dict[int, int]] = {}
     for topic in request.topics:
         offsets.setdefault(topic.name, {}).update((p.partition_index, p.offset) for p in topic.partitions)
+    may = await ctx.authorized_of_many(DELETE, TOPIC, offsets)
     time_slice = TimeSlice()
     deleting = DelayedDeleteRecords(ctx.node.replicas, ctx.node.loop)
     topics: list[DeleteRecordsTopicResult] = []
@@ -270,11 +307,22 @@ async def delete_records(ctx: Context, request: DeleteRecordsRequest) -> DeleteR
             topics.append(DeleteRecordsTopicResult(name=name, partitions=results))
             for index, offset in asked.items():
                 await time_slice.yield_to_loop()
+                if name not in may:
+                    results.append(_denied_deletion(index))
+                    continue
                 results.append(deleting.begin(TopicPartition(name, index), offset))
         await deleting.finished(request.timeout_ms)
     finally:
         deleting.stop()
     return DeleteRecordsResponse(topics=topics)
+
+
+def _denied_deletion(index: int) -> DeleteRecordsPartitionResult:
+    return DeleteRecordsPartitionResult(
+        partition_index=index,
+        low_watermark=INVALID_LOW_WATERMARK,
+        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    )
 
 
 class _Deletion(NamedTuple):

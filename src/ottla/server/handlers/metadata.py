@@ -20,7 +20,6 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import INTERNAL_TOPICS, ZERO_UUID, Uuid, topic_name_problem, uuid_from_str, uuid_to_str
 from ottla.model.time_slice import TimeSlice
 from ottla.security.acls import (
-    ALL_CLUSTER_OPERATIONS,
     ALL_TOPIC_OPERATIONS,
     AUTHORIZATION_ERRORS,
     CLUSTER_NAME,
@@ -60,6 +59,8 @@ from ottla.wire.messages.metadata import (
     MetadataResponseBroker,
 )
 
+TOPIC = ResourceType.TOPIC
+DESCRIBE, CREATE = AclOperation.DESCRIBE, AclOperation.CREATE
 TOPIC_IDS_VERSION = 12
 NOBODY = -1
 
@@ -100,14 +101,19 @@ async def metadata(ctx: Context, request: MetadataRequest) -> Encoded:
     _check(ctx, request)
     image = ctx.node.image()
     view = View(image, ctx.listener_name)
-    operations = ALL_TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
     if request.topics is None or (ctx.version == 0 and not request.topics):
         wanted: Iterable[TopicImage] = image.topics.values()
         topics: list[bytes] = []
+        if ctx.node.authorizer is not None:
+            names = [topic.name for topic in wanted]
+            may = await ctx.authorized_of_many(DESCRIBE, TOPIC, names, log_if_denied=False)
+            wanted = [topic for topic in wanted if topic.name in may]
     else:
         wanted, topics = await _asked(ctx, request, view)
     time_slice = TimeSlice()
+    asks_operations = request.include_topic_authorized_operations
     for topic in wanted:
+        operations = ctx.authorized_operations(TOPIC, topic.name) if asks_operations else NOT_ASKED
         topics.append(ctx.node.topic_encoder.encode(view, topic, ctx.version, operations))
         await time_slice.yield_to_loop()
     response = MetadataResponse(
@@ -120,9 +126,7 @@ async def metadata(ctx: Context, request: MetadataRequest) -> Encoded:
         cluster_id=ctx.node.cluster_id,
         controller_id=_some_broker(image),
         topics=[],
-        cluster_authorized_operations=(
-            ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
-        ),
+        cluster_authorized_operations=_cluster_operations(ctx, request.include_cluster_authorized_operations),
     )
     return Encoded(splice_topics(encode(response, ctx.version), ctx.version, topics))
 
@@ -135,6 +139,14 @@ def _check(ctx: Context, request: MetadataRequest) -> None:
             )
         if topic.name is None and topic.topic_id == ZERO_UUID:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a topic is asked for by neither name nor id")
+
+
+def _cluster_operations(ctx: Context, asked: bool) -> int:
+    """What may be done with the cluster, for who may know it."""
+    if not asked:
+        return NOT_ASKED
+    may = ctx.authorize(DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
+    return ctx.authorized_operations(ResourceType.CLUSTER, CLUSTER_NAME) if may else 0
 
 
 def _some_broker(image: ClusterImage) -> int:
@@ -150,7 +162,18 @@ async def _asked(ctx: Context, request: MetadataRequest, view: View) -> tuple[li
     encoded: list[bytes] = []
     missing: list[str] = []
     time_slice = TimeSlice()
-    for name, topic_id in _wanted(request.topics):
+    asked = _wanted(request.topics)
+    by_id = {i: found.name for _, i in asked if (found := view.image.topic_by_id(i)) is not None}
+    may = await ctx.authorized_of_many(
+        DESCRIBE, TOPIC, [*(name for name, _ in asked if name is not None), *by_id.values()]
+    )
+    for name, topic_id in asked:
+        judged = by_id.get(topic_id) if name is None else name
+        if judged is not None and judged not in may:
+            # Of a name it is not said whether there is such a topic, nor of an id which one it is.
+            denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            encoded.append(encode_topic(ctx.version, denied, name, topic_id))
+            continue
         topic = view.image.topic_by_id(topic_id) if name is None else view.image.topic(name)
         if topic is not None:
             known.append(topic)
@@ -175,14 +198,25 @@ async def _missing(
 ) -> list[bytes]:
     legal: list[str] = []
     encoded: list[bytes] = []
+    creates = request.allow_auto_topic_creation and ctx.node.config()["auto.create.topics.enable"]
+    may = set(names)
+    if (
+        creates
+        and names
+        and not ctx.authorize(CREATE, ResourceType.CLUSTER, CLUSTER_NAME, log_if_denied=False)
+    ):
+        may = await ctx.authorized_of_many(CREATE, TOPIC, names)
     for name in names:
+        if name not in may:
+            encoded.append(encode_topic(ctx.version, ErrorCode.TOPIC_AUTHORIZATION_FAILED, name))
+            continue
         error = ErrorCode.INVALID_TOPIC_EXCEPTION
         if topic_name_problem(name) is None:
             legal.append(name)
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         encoded.append(encode_topic(ctx.version, error, name))
         await time_slice.yield_to_loop()
-    if legal and request.allow_auto_topic_creation and ctx.node.config()["auto.create.topics.enable"]:
+    if legal and creates:
         ctx.node.topic_creation.auto_create(legal[:MAX_DECIDED_ELEMENTS], ctx.decision(request))
     return encoded
 
@@ -203,13 +237,31 @@ async def describe_topic_partitions(
     names = sorted(name for name in (asked or image.topics) if name >= first)
     limit_config: int = ctx.node.config()["max.request.partition.size.limit"]
     page = _Page(View(image, ctx.listener_name), max(min(limit_config, request.response_partition_limit), 1))
+    may = await ctx.authorized_of_many(DESCRIBE, TOPIC, names, log_if_denied=bool(asked))
     time_slice = TimeSlice()
     for name in names:
         await time_slice.yield_to_loop()
+        if name not in may:
+            continue
         start = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
         if not page.add(name, start, reported_if_missing=bool(asked)):
             break
-    return DescribeTopicPartitionsResponse(topics=page.topics, next_cursor=page.next_cursor)
+    for topic in page.topics:
+        assert topic.name is not None, "they are found by their names"
+        topic.topic_authorized_operations = ctx.authorized_operations(TOPIC, topic.name)
+        await time_slice.yield_to_loop()
+    denied = [
+        DescribeTopicPartitionsResponseTopic(
+            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            name=name,
+            topic_id=ZERO_UUID,
+            is_internal=False,
+            partitions=[],
+        )
+        for name in names
+        if asked and name not in may
+    ]
+    return DescribeTopicPartitionsResponse(topics=page.topics + denied, next_cursor=page.next_cursor)
 
 
 def _check_cursor(cursor: Cursor | None, asked: set[str]) -> None:
@@ -313,9 +365,7 @@ def describe_cluster(ctx: Context, request: DescribeClusterRequest) -> DescribeC
         # One of whom nothing else is said would be of no use.
         controller_id=controller_id if any(node.broker_id == controller_id for node in nodes) else NOBODY,
         brokers=nodes,
-        cluster_authorized_operations=(
-            ALL_CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
-        ),
+        cluster_authorized_operations=_cluster_operations(ctx, request.include_cluster_authorized_operations),
     )
 
 

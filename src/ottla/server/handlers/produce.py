@@ -12,6 +12,9 @@ With acks=0 there is no answer. With acks=all it waits until the high watermark 
 partition is led here no more, or the request's time is up (`DelayedProduce`). An error has the log's start where
 Kafka's has it, and a message only where single records are refused.
 
+Where there is an authorizer, it is asked first: for the transactional id, without which nothing is written, if any
+batch is of a transaction, then for each topic. What may not be written to is set aside and answered with the rest.
+
 Owner: one _Produce a request, on the broker's loop.
 """
 
@@ -28,7 +31,10 @@ from ottla.records.batch import COMPRESSION_MASK, HEADER_SIZE, LOG_OVERHEAD, MAG
 from ottla.records.compression import ZSTD
 from ottla.records.kernel import KERNEL
 from ottla.replication.partition import ACKS_ALL, CommitWaiter, Partition
-from ottla.server.context import Services
+from ottla.security.acls import AclOperation, ResourceType
+from ottla.security.authorizer import Authorizer, Decisions
+from ottla.server.authorization import allowed, allowed_names, decisions_about, topic_name
+from ottla.server.context import JUDGED_AT_ONCE, Services
 from ottla.server.errors import current_leader, endpoints
 from ottla.server.network.connection import Connection
 from ottla.server.network.output import Answer, Deferred, Reply
@@ -122,6 +128,8 @@ def produce(
     try:
         flags = survey(view, request.topics)
         needs_look = flags & COMPRESSION_MASK != 0 or not _IS_COMPILED
+        if services.authorizer is not None:
+            call.judge(services.authorizer, flags)
         if flags & TRANSACTIONAL_FLAG and call.begin_verification(view):
             return call.append_verified(bytearray(view[:stop]), needs_look)
     except KafkaError as error:
@@ -149,6 +157,8 @@ async def _produce_many(
     call = _Produce(services, connection, request, version, correlation_id, start, many=True)
     try:
         flags = await run(services.executor, survey, view, request.topics)
+        if services.authorizer is not None:
+            await call.judge_many(services.authorizer, flags)
         if flags & TRANSACTIONAL_FLAG and call.begin_verification(view):
             return await call.append_verified(frame, needs_look=True)
     except KafkaError as error:
@@ -164,6 +174,7 @@ class _Produce:
     __slots__ = (
         "_connection",
         "_correlation_id",
+        "_denied",
         "_inspected",
         "_leaders",
         "_many",
@@ -193,6 +204,8 @@ class _Produce:
         self._correlation_id = correlation_id
         # Are there so many partitions that even the answer is not to be written on the loop?
         self._many = many
+        # What topics are answered with that may not be written to.
+        self._denied: Outcomes = []
         # What compressed batches were found to hold, by where they begin in the frame.
         self._inspected = _NOT_INSPECTED
         # What a transaction's coordinator says of the partitions, if they are written to in one.
@@ -201,6 +214,50 @@ class _Produce:
         self._leaders: tuple[int, ...] = ()
         # Partitions whose high watermark has yet to pass what was appended, up to where, and the leader epoch of that.
         self._waiting_for: list[tuple[Partition, int, int]] = []
+
+    # ---- what may be written ------------------------------------------------------------------------------
+
+    def judge(self, authorizer: Authorizer, flags: int) -> None:
+        """Set aside what may not be written to; KafkaError if nothing may be."""
+        about = self._judge_transaction(authorizer, flags)
+        self._set_aside(self._request.topics, about)
+
+    async def judge_many(self, authorizer: Authorizer, flags: int) -> None:
+        about = self._judge_transaction(authorizer, flags)
+        topics, time_slice = self._request.topics, TimeSlice()
+        left: list[tuple[TopicKey, list[Where]]] = []
+        for start in range(0, len(topics), JUDGED_AT_ONCE):
+            self._set_aside(topics[start : start + JUDGED_AT_ONCE], about)
+            left += self._request.topics
+            await time_slice.yield_to_loop()
+        self._request = self._request._replace(topics=left)
+
+    def _judge_transaction(self, authorizer: Authorizer, flags: int) -> Decisions:
+        about = decisions_about(authorizer, self._connection)
+        if flags & TRANSACTIONAL_FLAG:
+            transactional_id = self._request.transactional_id
+            if transactional_id is None or not allowed(
+                about, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+            ):
+                raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return about
+
+    def _set_aside(self, topics: list[tuple[TopicKey, list[Where]]], about: Decisions) -> None:
+        """Leave of these topics those to which may be written; what is not known by its id is not, either."""
+        replicas, image = self._services.replicas, self._services.image
+        names = {topic: topic_name(topic, replicas, image) for topic, _ in topics}
+        known = {name for name in names.values() if name is not None}
+        may = allowed_names(about, AclOperation.WRITE, ResourceType.TOPIC, known)
+        if len(may) == len(names):
+            self._request = self._request._replace(topics=topics)
+            return
+        self._request = self._request._replace(topics=[each for each in topics if names[each[0]] in may])
+        for topic, partitions in topics:
+            name = names[topic]
+            if name not in may:
+                code = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                refusal = (code, -1, -1, _NO_LOG_START, _NO_RECORD_ERRORS, None, None)
+                self._denied.append((topic, [(index, *refusal) for index, _, _ in partitions]))
 
     # ---- in a transaction ---------------------------------------------------------------------------------
 
@@ -432,6 +489,8 @@ class _Produce:
     # ---- answering ----------------------------------------------------------------------------------------
 
     def _answer(self, topics: Outcomes) -> Answer:
+        if self._denied:
+            topics = [*topics, *self._denied]
         if self._request.acks == 0:
             self._close_if_failed(topics)
             return None
@@ -443,6 +502,7 @@ class _Produce:
 
     async def _answer_many(self, topics: Outcomes) -> Reply | None:
         if self._many and self._request.acks and not self._waiting_for:
+            topics = [*topics, *self._denied]
             return await self._services.loop.run_in_executor(self._services.executor, self._encode, topics)
         answer = self._answer(topics)
         if not isinstance(answer, Deferred):

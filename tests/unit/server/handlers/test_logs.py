@@ -9,13 +9,18 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
+from tests.support.authorizers import ALICE, judging, rule
 from tests.support.one_partition import TOPIC_ID, OnePartition
 from tests.unit.storage.log_support import NOW, batch
 
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import TopicPartition
+from ottla.security.acls import AclOperation, ResourceType
+from ottla.security.authorizer import StandardAuthorizer
+from ottla.server.context import Context
 from ottla.server.handlers.logs import delete_records, list_offsets, offset_for_leader_epoch
 from ottla.storage.config import LogConfig
+from ottla.wire.framing import RequestHeader
 from ottla.wire.messages.admin.topics import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -48,6 +53,7 @@ class World(OnePartition):
     def __init__(self, dir: Path) -> None:
         super().__init__(dir, TOPIC)
         self.searching: Callable[[], None] = lambda: None
+        self.authorizer: StandardAuthorizer | None = None
         self.elect(1, 5)
 
     def write(self, *timestamps: int) -> None:
@@ -64,9 +70,11 @@ class World(OnePartition):
 
         unpacking = SimpleNamespace(run=run)
         loop = asyncio.get_running_loop()
-        return SimpleNamespace(
-            version=version, node=SimpleNamespace(replicas=self.replicas, loop=loop, unpacking=unpacking)
+        node: Any = SimpleNamespace(
+            replicas=self.replicas, loop=loop, unpacking=unpacking, authorizer=self.authorizer
         )
+        connection: Any = SimpleNamespace(principal=ALICE, peer=("10.0.0.9", 4711), decisions=None)
+        return Context(node, connection, RequestHeader(2, version, 1, None), 0)
 
     def list_offset(
         self,
@@ -308,3 +316,89 @@ def test_a_follower_deletes_nothing(world: World) -> None:
     world.elect(2, 6)
     found = asyncio.run(world.delete(0))
     assert (found.error_code, found.low_watermark) == (NOT_LEADER, -1)
+
+
+# ---- who may ask ------------------------------------------------------------------------------------------------
+
+DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+ABSENT = "absent"
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.write(NOW, NOW)
+    world.fetched(2)
+    return world
+
+
+def ask(world: World, handler: Any, request: Any) -> Any:
+    async def main() -> Any:
+        return await handler(world.context(4), request)
+
+    return asyncio.run(main())
+
+
+def offsets(world: World, *names: str) -> dict[str, tuple[int, int]]:
+    asked = ListOffsetsPartition(partition_index=0, timestamp=LATEST)
+    request = ListOffsetsRequest(
+        replica_id=CONSUMER, topics=[ListOffsetsTopic(name=name, partitions=[asked]) for name in names]
+    )
+    found = ask(world, list_offsets, request)
+    return {t.name: (p.error_code, p.offset) for t in found.topics for p in t.partitions}
+
+
+def ends(world: World, *names: str) -> dict[str, tuple[int, int]]:
+    asked = OffsetForLeaderPartition(partition=0, leader_epoch=5)
+    request = OffsetForLeaderEpochRequest(
+        replica_id=CONSUMER, topics=[OffsetForLeaderTopic(topic=name, partitions=[asked]) for name in names]
+    )
+    found = ask(world, offset_for_leader_epoch, request)
+    return {t.topic: (p.error_code, p.end_offset) for t in found.topics for p in t.partitions}
+
+
+def deletions(world: World, *names: str) -> dict[str, tuple[int, int]]:
+    asked = DeleteRecordsPartition(partition_index=0, offset=1)
+    request = DeleteRecordsRequest(
+        timeout_ms=0, topics=[DeleteRecordsTopic(name=name, partitions=[asked]) for name in names]
+    )
+    found = ask(world, delete_records, request)
+    return {t.name: (p.error_code, p.low_watermark) for t in found.topics for p in t.partitions}
+
+
+@pytest.mark.parametrize("asking", [offsets, ends, deletions])
+def test_of_topics_that_one_may_not_see_nothing_is_said(judged: World, asking: Any) -> None:
+    judged.authorizer = judging()
+    assert asking(judged, TOPIC, ABSENT) == {TOPIC: (DENIED, -1), ABSENT: (DENIED, -1)}
+    assert judged.log.log_start_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("asking", "operation", "other", "found"),
+    [
+        (offsets, AclOperation.DESCRIBE, AclOperation.ALTER_CONFIGS, (NONE, 2)),
+        (ends, AclOperation.DESCRIBE, AclOperation.CREATE, (NONE, 2)),
+        (deletions, AclOperation.DELETE, AclOperation.DESCRIBE, (ErrorCode.REQUEST_TIMED_OUT, 0)),
+    ],
+)
+def test_one_operation_on_the_topic_is_what_it_takes(
+    judged: World, asking: Any, operation: AclOperation, other: AclOperation, found: tuple[int, int]
+) -> None:
+    judged.authorizer = judging(rule(other, TOPIC))
+    assert asking(judged, TOPIC) == {TOPIC: (DENIED, -1)}
+    judged.authorizer = judging(rule(operation, TOPIC))
+    assert asking(judged, ABSENT, TOPIC) == {TOPIC: found, ABSENT: (DENIED, -1)}
+
+
+def test_brokers_may_ask_for_the_epochs_of_all_topics(judged: World) -> None:
+    judged.authorizer = judging(rule(AclOperation.CLUSTER_ACTION, kind=ResourceType.CLUSTER))
+    assert ends(judged, TOPIC) == {TOPIC: (NONE, 2)}
+    assert offsets(judged, TOPIC) == {TOPIC: (DENIED, -1)}
+
+
+def test_many_topics_are_judged_in_pieces(judged: World) -> None:
+    judged.authorizer = judging(*(rule(AclOperation.DESCRIBE, f"t{number}") for number in range(0, 999, 2)))
+    found = offsets(judged, *(f"t{number}" for number in range(999)), TOPIC)
+    assert {name for name, (code, _) in found.items() if code != DENIED} == {
+        f"t{number}" for number in range(0, 999, 2)
+    }
