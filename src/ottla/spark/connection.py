@@ -149,6 +149,11 @@ def _check_name(name: str, used: set[str], refused: Mapping[str, str]) -> None:
 
 
 def _check_client(client: Mapping[str, str]) -> None:
+    if client.get("security.protocol", "").startswith("SASL"):
+        # A password would stand in plans and logs.
+        raise OptionError(
+            "kafka.security.protocol: only PLAINTEXT and SSL here; the data source has no SASL yet"
+        )
     try:
         ClientConfig.of(client)
     except ConfigError as error:
