@@ -139,7 +139,7 @@ def _check_name(name: str, used: set[str], refused: Mapping[str, str]) -> None:
     if name in refused:
         raise OptionError(f"the option {PREFIX}{name} is not supported: {refused[name]}")
     if name.startswith("sasl."):
-        raise OptionError(f"the option {PREFIX}{name} is not supported: Ottla's client has no SASL")
+        raise OptionError(f"the option {PREFIX}{name} is not supported: the data source has no SASL yet")
     known = {*CLIENT_KEYS, *_NO_MEANING, *used}
     if name in known:
         return
