@@ -757,10 +757,7 @@ async def _has_address(host: str) -> bool:
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     try:
         return bool(await asyncio.get_running_loop().getaddrinfo(bare, None))
-    except (
-        OSError,
-        ValueError,
-    ):  # a label of more than 63 bytes is no name of a host, nor is one with a zero in it
+    except (OSError, ValueError):  # a name of more than 63 bytes in a row, or with a zero, is no host's
         return False
 
 

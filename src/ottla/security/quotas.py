@@ -176,10 +176,14 @@ class TokenBucket:
     def record(self, amount: float, limit: float, now_ms: float) -> None:
         self._tokens = min(self._burst_s * limit, self.measure(limit, now_ms) - amount)
 
+    def debt_ms(self, limit: float) -> float:
+        """How long, since the last time, it takes until what was taken too much has come in again."""
+        return 0.0 if self._tokens >= 0.0 else -self._tokens / limit * 1000.0
+
     def throttle_ms(self, limit: float, now_ms: float) -> int:
-        """How long it takes until what was taken too much has come in again."""
-        tokens = self.measure(limit, now_ms)
-        return 0 if tokens >= 0.0 else rounded_ms(-tokens / limit * 1000.0)
+        """How long that takes from now on."""
+        self.measure(limit, now_ms)
+        return rounded_ms(self.debt_ms(limit))
 
 
 def rounded_ms(value: float) -> int:
@@ -332,6 +336,9 @@ class ClientQuotaManager:
     def limits_changed(self) -> None:
         """Whoever comes next is looked up anew; what was used stays known."""
         self._by_client.clear()
+        if self._callback is not None:
+            for sensor in self._sensors.values():
+                sensor.is_current = False
 
     # --- recording
 
@@ -401,8 +408,7 @@ class ClientQuotaManager:
         """The operator's class is asked with every request, as in Kafka."""
         try:
             if callback.quota_reset_required(self.type):
-                for each in self._sensors.values():
-                    each.is_current = False
+                self.limits_changed()
             tags = dict(callback.quota_metric_tags(self.type, principal, client_id))
             key: Tags = tuple(sorted(tags.items()))
             sensor = self._sensors.get(key)
@@ -459,7 +465,9 @@ def _first(sensors: Mapping[object, _Sensor], count: int) -> list[object]:
 
 
 def _last_ms(sensor: _Sensor) -> float:
-    return sensor.rate.last_ms if sensor.bucket is None else sensor.bucket.last_ms
+    """Since when there is nothing to remember but what happened before: a debt is not forgotten."""
+    bucket = sensor.bucket
+    return sensor.rate.last_ms if bucket is None else bucket.last_ms + bucket.debt_ms(sensor.limit)
 
 
 class ThrottlingQuotaExceededError(KafkaError):
@@ -691,9 +699,8 @@ def _is_limit(value: float | None) -> TypeGuard[float]:
 # --- the operator's own
 
 
-def load_callback(path: str, settings: Mapping[str, str]) -> ClientQuotaCallback:
-    """What `client.quota.callback.class` names, ready to be asked; ConfigError is one line for the user."""
-    key = "client.quota.callback.class"
+def load_callback(key: str, path: str, settings: Mapping[str, str]) -> ClientQuotaCallback:
+    """What the setting `client.quota.callback.class` (the key) names, ready to be asked; ConfigError for the user."""
     try:
         callback = find_class(path)()
         configure = getattr(callback, "configure", None)

@@ -243,6 +243,19 @@ def test_a_flood_of_names_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(manager._by_client) <= 60
 
 
+def test_a_debt_is_not_forgotten_for_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "MAX_SENSORS", 50)
+    manager = ClientQuotaManager(QuotaType.CONTROLLER_MUTATION, WINDOWS)
+    manager.set_quota(entity(user="bob"), 1.0)
+    manager.set_quota(entity(client_id=DEFAULT), 1.0)
+    manager.mutation_quota(BOB, "c", T0, strict=True).record(10_000, T0)
+    for n in range(1_000):
+        now_ms = T0 + 1_000 * n
+        manager.mutation_quota(ALICE, f"client-{n}", now_ms, strict=True).record(1, now_ms)
+    with pytest.raises(ThrottlingQuotaExceededError):
+        manager.mutation_quota(BOB, "c", T0 + 1e6, strict=True).record(1, T0 + 1e6)
+
+
 def test_of_a_long_name_only_a_digest_is_kept() -> None:
     manager = limits((entity(client_id=DEFAULT), 100.0), (entity(client_id="x" * 5_000), 1_000.0))
     assert throttle(manager, ALICE, "y" * 30_000, 1_000) == 0
@@ -434,7 +447,9 @@ def test_a_callback_says_who_shares_what() -> None:
     assert throttle(manager, ALICE, "a", 0) == 0
     callback.limit, callback.reset = None, True
     assert throttle(manager, ALICE, "a", 1e12) == 0
+    callback.limit = 1.0
     manager.set_quota(entity(user="alice"), 5.0)
+    assert throttle(manager, ALICE, "a", 0) > 0, "it is asked anew when the metadata has changed"
     manager.set_quota(entity(user="alice"), None)
     assert callback.told == [
         (QuotaType.PRODUCE, entity(user="alice"), 5.0),
@@ -454,9 +469,10 @@ def test_a_callback_that_fails_fails_the_request_alone(caplog: pytest.LogCapture
 
 
 def test_a_callback_is_found_by_its_import_path() -> None:
-    found = load_callback(f"{__name__}.ByFirstLetter", {"a": "b"})
+    key = "client.quota.callback.class"
+    found = load_callback(key, f"{__name__}.ByFirstLetter", {"a": "b"})
     assert isinstance(found, ByFirstLetter)
     assert found.settings == {"a": "b"}
     for wrong in ("nowhere.at.all", "collections.OrderedDict", "x", f"{__name__}.ALICE"):
         with pytest.raises(ConfigError, match=r"client\.quota\.callback\.class"):
-            load_callback(wrong, {})
+            load_callback(key, wrong, {})
