@@ -674,7 +674,9 @@ def test_records_are_shared_of_topics_that_may_be_read(broker: JudgedBroker) -> 
 
 
 def test_where_a_share_group_starts(broker: JudgedBroker) -> None:
-    broker.ask(share_beat(epoch=-1), 1)
+    broker.ready("s")
+    wait_until(lambda: broker.ask(share_beat("a"), 1).error_code == 0, 20, "the group to be there")
+    assert broker.ask(share_beat(epoch=-1), 1).error_code == 0
     broker.may(rule(DESCRIBE, GROUP, "s"), rule(DESCRIBE, TOPIC, "a"))
     (group,) = broker.ask(describe_share_offsets("b", "a", "nowhere"), 1).groups
     assert [(t.topic_name, t.partitions[0].error_code) for t in group.topics] == [
