@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from ottla.client.errors import ConfigError
 from ottla.config.errors import ConfigError as BadSetting
-from ottla.security.channels import PROTOCOLS, WITH_SASL, WITH_TLS, ChannelSecurity
+from ottla.config.types import SECURITY_PROTOCOLS
+from ottla.security.channels import WITH_SASL, WITH_TLS, ChannelSecurity
 
 if TYPE_CHECKING:
     from ottla.security.sasl.mechanisms import SaslClient
@@ -119,8 +120,8 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         parse_addresses(self.bootstrap_servers)
-        if self.security_protocol not in PROTOCOLS:
-            known = ", ".join(PROTOCOLS)
+        if self.security_protocol not in SECURITY_PROTOCOLS:
+            known = ", ".join(SECURITY_PROTOCOLS)
             raise ConfigError(f"security_protocol {self.security_protocol!r} is not one of {known}")
         for setting in fields(self):
             value = getattr(self, setting.name)

@@ -19,19 +19,21 @@ from random import Random
 from typing import Any, Protocol, TypeVar
 
 from ottla.controller import (
-    acl_control,
-    client_quota_control,
     cluster_control,
     configuration_control,
-    delegation_token_control,
     feature_control,
     replication_control,
-    scram_control,
     topics,
 )
+from ottla.controller.access import (
+    acl_control,
+    client_quota_control,
+    delegation_token_control,
+    scram_control,
+)
+from ottla.controller.access.delegation_token_control import TokenSettings
 from ottla.controller.channel import ControllerDecisions
 from ottla.controller.cluster_control import BrokerControlState, BrokerHeartbeatManager, HeartbeatDecision
-from ottla.controller.delegation_token_control import TokenSettings
 from ottla.controller.feature_control import KRaftVersion, activation_records
 from ottla.controller.refusals import refusal
 from ottla.controller.registration import ControllerRegistrationManager

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any, Final
 
-from ottla.controller.delegation_token_control import created_error
+from ottla.controller.access.delegation_token_control import created_error
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import ZERO_UUID
 from ottla.security.principal import ANONYMOUS

@@ -18,7 +18,16 @@ WILDCARD_PRINCIPAL: Final = "User:*"
 CLUSTER_NAME: Final = "kafka-cluster"
 
 
-class ResourceType(IntEnum):
+class _Numbered(IntEnum):
+    """A number of Kafka's; one that nobody knows, as a later release has them, is UNKNOWN."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "_Numbered":
+        unknown: _Numbered = cls["UNKNOWN"]
+        return unknown
+
+
+class ResourceType(_Numbered):
     """What a rule is about."""
 
     UNKNOWN = 0
@@ -30,12 +39,8 @@ class ResourceType(IntEnum):
     DELEGATION_TOKEN = 6
     USER = 7
 
-    @classmethod
-    def _missing_(cls, value: object) -> "ResourceType":
-        return cls.UNKNOWN
 
-
-class PatternType(IntEnum):
+class PatternType(_Numbered):
     """How a rule names resources: LITERAL or PREFIXED; the others are for filters (KIP-290)."""
 
     UNKNOWN = 0
@@ -44,12 +49,8 @@ class PatternType(IntEnum):
     LITERAL = 3
     PREFIXED = 4
 
-    @classmethod
-    def _missing_(cls, value: object) -> "PatternType":
-        return cls.UNKNOWN
 
-
-class AclOperation(IntEnum):
+class AclOperation(_Numbered):
     """What somebody may do. There may be thirty of them: authorized operations are a field of 32 bits (KIP-430)."""
 
     UNKNOWN = 0
@@ -69,22 +70,14 @@ class AclOperation(IntEnum):
     DESCRIBE_TOKENS = 14
     TWO_PHASE_COMMIT = 15
 
-    @classmethod
-    def _missing_(cls, value: object) -> "AclOperation":
-        return cls.UNKNOWN
 
-
-class AclPermissionType(IntEnum):
+class AclPermissionType(_Numbered):
     """May they, or may they not?"""
 
     UNKNOWN = 0
     ANY = 1
     DENY = 2
     ALLOW = 3
-
-    @classmethod
-    def _missing_(cls, value: object) -> "AclPermissionType":
-        return cls.UNKNOWN
 
 
 class AclBinding(NamedTuple):

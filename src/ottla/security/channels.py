@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 from ottla.security.sasl.mechanisms import SaslClient
 
-PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 WITH_TLS: Final = frozenset({"SSL", "SASL_SSL"})
 WITH_SASL: Final = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
 

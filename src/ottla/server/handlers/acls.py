@@ -7,7 +7,7 @@ not even its sender knows, by the number 0, is none that Kafka can read: it lose
 
 from typing import Final, TypeVar
 
-from ottla.controller.acl_control import candidates
+from ottla.controller.access.acl_control import candidates
 from ottla.controller.result import ITEMS_PER_STEP
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError

@@ -8,7 +8,12 @@ not with a token, or whoever had one could have the next for ever.
 from collections import Counter
 from typing import Final
 
-from ottla.controller.delegation_token_control import REQUESTER_SINCE, SECRET_KEY, created_error, owner_of
+from ottla.controller.access.delegation_token_control import (
+    REQUESTER_SINCE,
+    SECRET_KEY,
+    created_error,
+    owner_of,
+)
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.time_slice import Steps, TimeSlice

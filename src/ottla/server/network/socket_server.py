@@ -23,6 +23,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.effective import check_protection
 from ottla.config.errors import ConfigError
 from ottla.config.listeners import Listener as ListenerConfig
+from ottla.config.types import SECURITY_PROTOCOLS
 from ottla.metadata.registrations import Endpoint
 from ottla.model.clock import Clock
 from ottla.model.tasks import spawn_restarting
@@ -58,7 +59,6 @@ FRAME_STALL_S = 30.0
 # What handlers that run when the node stops have to come to their end.
 FINISH_S = 5.0
 
-SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 ANY_HOST = ("", "0.0.0.0", "::")
 LOOPBACK = "127.0.0.1"
 
@@ -466,7 +466,7 @@ class SocketServer:
                     listener.name,
                     host,
                 )
-        protocol = SECURITY_PROTOCOLS[listener.security_protocol]
+        protocol = SECURITY_PROTOCOLS.index(listener.security_protocol)
         return Endpoint(listener.name, host, listener.port or bound[1], protocol)
 
     def _is_for_other_controllers(self, name: str) -> bool:

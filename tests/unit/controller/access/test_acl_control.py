@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tests.unit.controller.support import Cluster
 
-from ottla.controller import acl_control
-from ottla.controller.acl_control import create_acls, delete_acls
+from ottla.controller.access import acl_control
+from ottla.controller.access.acl_control import create_acls, delete_acls
 from ottla.controller.result import MAX_RECORDS_PER_USER_OP
 from ottla.metadata.image import binding_of
 from ottla.metadata.records import AccessControlEntryRecord, RemoveAccessControlEntryRecord

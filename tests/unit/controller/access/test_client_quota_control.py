@@ -5,7 +5,7 @@ from math import inf, nan
 import pytest
 from tests.unit.controller.support import Cluster
 
-from ottla.controller.client_quota_control import alter_client_quotas, host_names
+from ottla.controller.access.client_quota_control import alter_client_quotas, host_names
 from ottla.model.errors import ErrorCode
 from ottla.model.time_slice import run_to_end
 from ottla.wire.messages.admin import quotas as m

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.controller.support import Cluster
 
-from ottla.controller.delegation_token_control import (
+from ottla.controller.access.delegation_token_control import (
     MAX_RECORDS_PER_EXPIRATION,
     TokenSettings,
     create_delegation_token,

@@ -3,7 +3,7 @@
 import pytest
 from tests.unit.controller.support import Cluster
 
-from ottla.controller.scram_control import alter_user_scram_credentials
+from ottla.controller.access.scram_control import alter_user_scram_credentials
 from ottla.metadata import records as r
 from ottla.model.errors import ErrorCode
 from ottla.model.time_slice import run_to_end
