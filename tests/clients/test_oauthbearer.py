@@ -210,7 +210,7 @@ def answer_to(secured: Secured, token: str) -> tuple[str, bytes]:
         client.ask(SASL_HANDSHAKE, 1, {"mechanism": "OAUTHBEARER"})
         first = f"n,,\x01auth=Bearer {token}\x01\x01".encode()
         response = client.ask(SASL_AUTHENTICATE, 2, {"auth_bytes": first})
-        if not response["error_code"] and response["auth_bytes"]:
+        if response["error_code"] == "none" and response["auth_bytes"]:
             response = client.ask(SASL_AUTHENTICATE, 2, {"auth_bytes": b"\x01"})
         return response["error_code"], (response["error_message"] or "").encode()
 
