@@ -17,6 +17,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 from tests.interop.ottla_node import OTTLA, OttlaNode
 from tests.interop.process import HOST, free_ports, wait_until
 from tests.support.certificates import Authority
+from tests.support.cluster import Processes
 from tests.support.identity_provider import AUDIENCE, ISSUER, IdentityProvider
 from tests.support.raw_client import Endpoint, RawClient
 
@@ -319,3 +320,50 @@ def test_a_node_that_would_believe_anybody_does_not_start(
     assert done.returncode == 2, done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# ---- a cluster that logs in so with itself --------------------------------------------------------------------
+
+
+def test_three_nodes_log_in_to_one_another(
+    provider: IdentityProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By tokens that last some seconds: followers and heartbeats go on with the next ones."""
+    monkeypatch.setattr(provider, "lifetime_s", 4)
+    monkeypatch.setattr(provider, "subject", "broker")
+    client = f'{MODULE} required clientId="nodes" clientSecret="geheim" {provider.trust};'
+    settings: dict[str, object] = {
+        "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+        "sasl.mechanism.controller.protocol": "OAUTHBEARER",
+        "sasl.oauthbearer.jwks.endpoint.url": provider.jwks_url,
+        "sasl.oauthbearer.token.endpoint.url": provider.token_url,
+        "sasl.oauthbearer.expected.audience": AUDIENCE,
+        "default.replication.factor": 3,
+        "min.insync.replicas": 3,
+        **{
+            f"listener.name.{name}.oauthbearer.sasl.jaas.config": client
+            for name in ("plaintext", "controller")
+        },
+    }
+    cluster = Processes(tmp_path, combined=3, settings=settings)  # the environment is this process's
+    try:
+        for node in cluster.nodes.values():
+            node.launch()
+        for node in cluster.nodes.values():
+            wait_until(node._ready_or_dead, PATIENCE_S, f"{node.kind} to serve")
+        where = ",".join(f"{HOST}:{node.wanted_port}" for node in cluster.nodes.values())
+        own = {**Secured(None, where, provider).settings(), "bootstrap.timeout.ms": 60_000}  # type: ignore[arg-type]
+        with Producer({**own, "acks": "all"}) as producer:
+            until = time.monotonic() + 10
+            while time.monotonic() < until:
+                producer.send("t", b"v").result(PATIENCE_S * 1000)
+        for node in cluster.nodes.values():
+            log = node.log_text()
+            assert "has ended, and it has not proved again" not in log
+            assert "Traceback" not in log
+            assert "geheim" not in log
+    finally:
+        cluster.kill_all()
