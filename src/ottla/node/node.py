@@ -37,6 +37,7 @@ from ottla.storage.config import LogManagerSettings
 from ottla.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
+    from ottla.security.audit import AuditLog
     from ottla.security.scram_credentials import Mechanism, ScramCredential
 
 log = logging.getLogger("ottla.node")
@@ -102,11 +103,13 @@ class Node:
         self._stops.append(self._stop_basics)
         if self._interrupted:
             raise asyncio.CancelledError
+        audit = self._open_audit_log()
         self.sockets = SocketServer(
             self._static_config,
             clock=self._clock,
             executor=self._executor,
             scram_credentials=self._scram_credential,
+            audit=audit,
         )
         self._stops.append(self._close_sockets)
         await self.sockets.bind()
@@ -165,6 +168,25 @@ class Node:
             await self._stop_broker()
 
     # ---- the parts ----------------------------------------------------------------------------------------
+
+    def _open_audit_log(self) -> "AuditLog | None":
+        config = self._static_config
+        if not config["ottla.audit.log"]:
+            return None
+        from ottla.security.audit import open_audit_log  # only where somebody wants one
+
+        audit = open_audit_log(
+            config.values,
+            node_id=config.node_id,
+            now_ms=self._clock.now_ms,
+            call_later=asyncio.get_running_loop().call_later,
+        )
+
+        async def close() -> None:
+            await asyncio.to_thread(audit.close)
+
+        self._stops.append(close)
+        return audit
 
     def _open_directories(self, endpoints: tuple[Endpoint, ...]) -> LogManager | None:
         """Find out whose the directories are, and take those of a broker."""

@@ -13,7 +13,7 @@ and changed; apply() is one step, so that nobody is judged by half of a change.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from ottla.config.errors import ConfigError
 from ottla.model.ids import Uuid
@@ -27,6 +27,9 @@ from ottla.security.acls import (
     operation_bits,
 )
 from ottla.security.principal import USER, KafkaPrincipal, parse_principal
+
+if TYPE_CHECKING:
+    from ottla.security.audit import AuditLog
 
 SUPER_USERS: Final = "super.users"
 # The name that Kafka asks for where any resource would do.
@@ -430,12 +433,16 @@ MAX_KEPT_NAME_LENGTH: Final = 249
 class Decisions:
     """What an authorizer says of one principal at one host, kept until rules change. Owned by a connection."""
 
-    __slots__ = ("_kept", "_told", "_version", "authorizer", "host", "principal")
+    __slots__ = ("_kept", "_told", "_version", "audit", "authorizer", "host", "principal")
 
-    def __init__(self, authorizer: Authorizer, principal: KafkaPrincipal, host: str) -> None:
+    def __init__(
+        self, authorizer: Authorizer, principal: KafkaPrincipal, host: str, audit: "AuditLog | None" = None
+    ) -> None:
         self.authorizer = authorizer
         self.principal = principal
         self.host = host
+        # Told of every denial, of which it counts the repeated ones.
+        self.audit = audit
         self._version = authorizer.version
         self._kept: dict[tuple[AclOperation, ResourceType, str], bool] = {}
         self._told: set[tuple[AclOperation, ResourceType, str]] = set()

@@ -44,6 +44,7 @@ from ottla.server.network.tls import SEALED_BUFFER_BYTES, Handshakes, TlsConnect
 from ottla.storage.files import open_files
 
 if TYPE_CHECKING:
+    from ottla.security.audit import AuditLog
     from ottla.server.network.channel_builders import ScramCredentials
 
 log = logging.getLogger("ottla.server")
@@ -227,6 +228,7 @@ class Acceptor:
         *,
         tls: TlsLayer | None = None,
         sasl: SaslListener | None = None,
+        audit: "AuditLog | None" = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.listener_name = listener_name
@@ -241,6 +243,7 @@ class Acceptor:
         self._connections = connections
         self._tls = tls
         self._sasl = sasl
+        self._audit = audit
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._backlog = BACKLOG
@@ -296,6 +299,7 @@ class Acceptor:
 
     def _accept(self) -> Connection:
         connection = Connection(self) if self._tls is None else TlsConnection(self, self._tls)
+        connection.audit = self._audit
         if self._sasl is not None:
             SaslServerAuthenticator(connection, self._sasl)
         return connection
@@ -350,11 +354,13 @@ class SocketServer:
         clock: Clock,
         executor: Executor,
         scram_credentials: "ScramCredentials" = lambda mechanism, user: None,
+        audit: "AuditLog | None" = None,
     ) -> None:
         self._config = config
         self._clock = clock
         self._executor = executor
         self._scram_credentials = scram_credentials
+        self._audit = audit
         self._shared = shared_buffer()
         self._sealed: memoryview | None = None
         self._handshakes: Handshakes | None = None
@@ -380,6 +386,7 @@ class SocketServer:
             monotonic,
             tls=await self._tls(listener) if listener.security_protocol in WITH_TLS else None,
             sasl=self._sasl(listener) if listener.security_protocol in WITH_SASL else None,
+            audit=self._audit,
         )
         bind = partial(
             host.bind, listener.host, backlog=self._backlog(), options=self._options(listener.name)
