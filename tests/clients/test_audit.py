@@ -182,6 +182,8 @@ def test_kafka_python_by_certificate(audited: Audited) -> None:
     line = audited.line(event="login", result="ok", mechanism="TLS")
     assert (line["listener"], line["address"]) == ("TLS", HOST)
     assert "CN=bob" in line["principal"]
+    made = audited.line(event="change", api="CreateTopics", resource="by-certificate")
+    assert (made["principal"], made["on_demand"], made["result"]) == (line["principal"], True, "NONE")
     with pytest.raises(KafkaException):
         AdminClient(
             {

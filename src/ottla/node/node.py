@@ -183,6 +183,7 @@ class Node:
         )
 
         async def close() -> None:
+            audit.end()
             await asyncio.to_thread(audit.close)
 
         self._stops.append(close)

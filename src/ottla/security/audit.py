@@ -13,11 +13,13 @@ Owner: a node, on its loop; one thread, which it starts, writes, and owns the fi
 
 import json
 import logging
+import math
 import os
 import queue
+import stat
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
@@ -38,9 +40,11 @@ STDOUT: Final = "stdout"
 
 # For so long the same event is counted and not told again.
 WINDOW_S: Final = 60.0
-# Events of one window that are told apart; beyond it they are counted without their names, and those beyond twice as
-# many among the lost ones.
+# Events of one window that are told apart, in all and from one principal and address: whoever thinks up names shall not
+# push out what others have done. Beyond it they are counted without their names, and those beyond twice as many among
+# the lost ones.
 MAX_TOLD_APART: Final = 10_000
+MAX_APART_OF_ONE: Final = 100
 # What waits to be written: events, and the things that a change names.
 MAX_QUEUED: Final = 20_000
 # Lines that are written at once.
@@ -90,8 +94,8 @@ class AuditFile:
     def write(self, data: bytes) -> None:
         if self._fd is None or self._was_moved():
             self._open()
-        if self._size and self._size + len(data) > self._max_bytes:
-            self._rotate()
+        if self._size and self._size + len(data) > self._put_aside_at:
+            self._put_aside()
         if self._is_torn:
             data = b"\n" + data  # what follows half a line is no part of it
         assert self._fd is not None
@@ -109,7 +113,10 @@ class AuditFile:
         self.close()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._fd = os.open(self._path, flags, 0o600)
-        self._size = os.fstat(self._fd).st_size
+        status = os.fstat(self._fd)
+        self._size = status.st_size
+        # A pipe, or a terminal, stays where it is.
+        self._put_aside_at: float = self._max_bytes if stat.S_ISREG(status.st_mode) else math.inf
 
     def _was_moved(self) -> bool:
         assert self._fd is not None
@@ -119,6 +126,14 @@ class AuditFile:
             return True
         here = os.fstat(self._fd)
         return (there.st_dev, there.st_ino) != (here.st_dev, here.st_ino)
+
+    def _put_aside(self) -> None:
+        try:
+            self._rotate()
+        except OSError as error:
+            log.error("the audit log %s grows on, for it cannot be put aside: %s", self._path, error)
+            self._open()
+            self._put_aside_at = self._size + self._max_bytes  # then it is tried again
 
     def _rotate(self) -> None:
         self.close()
@@ -143,7 +158,7 @@ class Floods:
     """Events of one window: which came first, and how often each came again."""
 
     def __init__(self) -> None:
-        self._by_key: dict[tuple[Any, ...], _Repeated] = {}
+        self._by_key: dict[Hashable, _Repeated] = {}
 
     def __bool__(self) -> bool:
         return bool(self._by_key)
@@ -151,7 +166,7 @@ class Floods:
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def again(self, key: tuple[Any, ...], now_ms: int) -> bool:
+    def again(self, key: Hashable, now_ms: int) -> bool:
         """Has it come before? Then it is counted."""
         found = self._by_key.get(key)
         if found is None:
@@ -160,7 +175,7 @@ class Floods:
         found.last_ms = now_ms
         return True
 
-    def first(self, key: tuple[Any, ...], fields: Fields, now_ms: int) -> None:
+    def first(self, key: Hashable, fields: Fields, now_ms: int) -> None:
         self._by_key[key] = _Repeated(fields, now_ms)
 
     def end(self) -> "list[_Repeated]":
@@ -202,6 +217,8 @@ class AuditLog:
         self._now_ms = now_ms
         self._call_later = call_later
         self._window = Floods()
+        # How many of them are told apart, by who they are from.
+        self._of_source: dict[tuple[str, ...], int] = {}
         self._window_ends = False  # somebody will end it
         self._queue: queue.SimpleQueue[_Entry | list[_Repeated] | None] = queue.SimpleQueue()
         # Counted by the loop alone, and by the thread alone: none of them needs a lock.
@@ -246,8 +263,11 @@ class AuditLog:
             fields["reauthentication"] = True
         if why is not None:
             fields["why"] = why
-        # The port differs each time. Whoever tries all names is one flood when these are too many.
-        self._tell_once(tuple(fields.values()), fields, ("principal", "why"))
+        # Without the port, which differs each time. Whoever tries all names is one flood when these are too many.
+        key = tuple(fields.items())
+        now_ms = self._now_ms()
+        if not self._window.again(key, now_ms):
+            self._tell_first(key, fields, ("principal", "why"), ("login", fields["address"]), now_ms)
 
     def denied(
         self,
@@ -277,7 +297,8 @@ class AuditLog:
             "api": api,
             "why": why(),
         }
-        self._tell_first(key, fields, ("resource", "why"), now_ms)
+        source = ("denial", principal.type, principal.name, host)
+        self._tell_first(key, fields, ("resource", "why"), source, now_ms)
 
     def changed(self, fields: Fields, lines: Callable[[], Iterable[Fields]], things: int) -> None:
         """Somebody has changed, or tried to change, so many things; a line for each is made in the thread."""
@@ -285,23 +306,25 @@ class AuditLog:
 
     # --- floods
 
-    def _tell_once(self, key: tuple[Any, ...], fields: dict[str, Any], hidden: tuple[str, ...]) -> None:
-        now_ms = self._now_ms()
-        if not self._window.again(key, now_ms):
-            self._tell_first(key, fields, hidden, now_ms)
-
     def _tell_first(
-        self, key: tuple[Any, ...], fields: dict[str, Any], hidden: tuple[str, ...], now_ms: int
+        self,
+        key: tuple[Any, ...],
+        fields: dict[str, Any],
+        hidden: tuple[str, ...],
+        source: tuple[str, ...],
+        now_ms: int,
     ) -> None:
         """`hidden` is what a stranger may think up, without which events are counted when they are too many."""
-        if len(self._window) >= MAX_TOLD_APART:
+        of_source = self._of_source.get(source, 0)
+        if of_source >= MAX_APART_OF_ONE or len(self._window) >= MAX_TOLD_APART:
             fields = {**fields, **dict.fromkeys(hidden), "various": True}
-            key = tuple(fields.values())
+            key = tuple(fields.items())
             if self._window.again(key, now_ms):
                 return
             if len(self._window) >= 2 * MAX_TOLD_APART:
                 self._lost += 1
                 return
+        self._of_source[source] = of_source + 1
         self._window.first(key, fields, now_ms)
         if not self._window_ends:
             self._window_ends = True
@@ -310,6 +333,7 @@ class AuditLog:
 
     def _end_window(self) -> None:
         self._window_ends = False
+        self._of_source.clear()
         if ended := self._window.end():
             self._queue.put(ended)
 
@@ -322,13 +346,16 @@ class AuditLog:
         self._put += entry[3]
         self._queue.put(entry)
 
+    def end(self) -> None:
+        """Nothing more is taken; what was told will be written."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._end_window()
+            self._queue.put(None)
+
     def close(self) -> None:
-        """Have everything written that was told; it may wait for the disk, for CLOSE_S at most."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._end_window()
-        self._queue.put(None)
+        """Wait until it is written, for CLOSE_S at most; not on the loop, where `end` comes first."""
+        self.end()
         self._thread.join(CLOSE_S)
         if self._thread.is_alive():
             log.error("the audit log has not been written within %.0f s: its last lines are lost", CLOSE_S)
@@ -395,15 +422,21 @@ class _Writer:
             return
         for more in rest():
             line = {**fields, **more}
-            if line.get("result") not in (None, "NONE"):
-                key = (line.get("principal"), line.get("api"), line["result"], _hashable(line))
-                if self._failed.again(key, at_ms):
-                    continue
-                if len(self._failed) < MAX_TOLD_APART:
-                    if not self._failed:
-                        self._window_ends_ms = at_ms + int(WINDOW_S * 1000)
-                    self._failed.first(key, line, at_ms)
-            lines.append(self._line(at_ms, line))
+            if line.get("result") in (None, "NONE") or self._is_first(line, at_ms):
+                lines.append(self._line(at_ms, line))
+
+    def _is_first(self, line: dict[str, Any], at_ms: int) -> bool:
+        """Of changes that fail like this one; when they are too many, of those of the same API."""
+        if self._failed.again(key := _text(line), at_ms):
+            return False
+        if len(self._failed) >= MAX_TOLD_APART:
+            line |= {"resource": None, "details": None, "various": True}
+            if self._failed.again(key := _text(line), at_ms):
+                return False
+        if not self._failed:
+            self._window_ends_ms = at_ms + int(WINDOW_S * 1000)
+        self._failed.first(key, line, at_ms)
+        return True
 
     def _repeated(self, ended: list[_Repeated], lines: list[bytes]) -> None:
         lines += [self._line(each.last_ms, each.line()) for each in ended if each.count]
@@ -445,11 +478,13 @@ def _shortened(value: Any) -> Any:
         return {str(name)[:MAX_TEXT_LENGTH]: _shortened(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [_shortened(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no word for it
     return value
 
 
-def _hashable(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)
+def _text(line: Fields) -> str:
+    return json.dumps(line, default=str)
 
 
 def open_audit_log(

@@ -122,8 +122,11 @@ def _header_start(key_id: str, wrapped: bytes) -> bytes:
 
 def _vouched(start: bytes, topic: str) -> bytes:
     """What a value vouches for, all but the record's key; every part has its length: none passes for another."""
-    name = topic.encode()
-    return _CONTEXT + start + _LENGTH.pack(len(name)) + name
+    try:
+        name = topic.encode()
+        return _CONTEXT + start + _LENGTH.pack(len(name)) + name
+    except (UnicodeEncodeError, struct.error):
+        raise EncryptionError("no topic can have such a name") from None
 
 
 def _for_key(vouched: bytes, key: bytes | None) -> bytes:

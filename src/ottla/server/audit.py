@@ -20,17 +20,21 @@ from ottla.config.definitions import CLIENT_METRICS_KEYS, GROUP_KEYS, TOPIC_KEYS
 from ottla.config.settings import base_key
 from ottla.config.types import ResourceType as Configured
 from ottla.controller.refusals import is_not_controller
+from ottla.controller.result import RequestContext
 from ottla.model.errors import ErrorCode, KafkaError, error_of
+from ottla.model.ids import uuid_to_str
 from ottla.model.pending import Pending
 from ottla.model.tasks import guarded
 from ottla.security.acls import acl_binding
 from ottla.security.principal import host_address
 from ottla.security.scram_credentials import MECHANISM_TYPES
 from ottla.server.context import Context
+from ottla.wire.messages.admin.topics import CreateTopicsRequest, CreateTopicsResponse
 from ottla.wire.registry import APIS
 
 if TYPE_CHECKING:
     from ottla.security.audit import AuditLog
+    from ottla.server.topic_creation import TopicCreator
 
 HIDDEN: Final = "[hidden]"
 # What an authorizer has denied, and told of.
@@ -44,6 +48,9 @@ _DENIED: Final = frozenset(
 )
 # When a node stops in the midst of it.
 _UNKNOWN: Final = "UNKNOWN"
+# What a request weighs in the audit log's queue beside the things that it names, because it is kept there whole.
+REQUEST_WEIGHT: Final = 20
+LARGE_REQUEST_WEIGHT: Final = 2_000
 # Of a token's HMAC: by it the lines about one token are found, and nothing is had of the token.
 _FINGERPRINT_LENGTH: Final = 16
 
@@ -91,7 +98,8 @@ def _delete_topics(request: Any, response: Any) -> Iterator[Item]:
         for name in request.topic_names:
             yield Item("TOPIC", name, {})
     for each in request.topics if response is None else response.responses:
-        yield Item("TOPIC", each.name, {"topic_id": each.topic_id}, getattr(each, "error_code", None))
+        details = {"topic_id": uuid_to_str(each.topic_id)}
+        yield Item("TOPIC", each.name, details, getattr(each, "error_code", None))
 
 
 def _create_partitions(request: Any, response: Any) -> Iterator[Item]:
@@ -344,7 +352,7 @@ def _unregister_broker(request: Any, response: Any) -> Iterator[Item]:
 
 
 def _change_voter(request: Any, response: Any) -> Iterator[Item]:
-    details = {"directory_id": request.voter_directory_id}
+    details = {"directory_id": uuid_to_str(request.voter_directory_id)}
     code = None if response is None else response.error_code
     yield Item("VOTER", str(request.voter_id), details, code)
 
@@ -438,8 +446,6 @@ def _code_of(error: Exception) -> str:
 def _tell(
     audit: "AuditLog", change: Change, ctx: Context, request: Any, response: Any, failed: str | None
 ) -> None:
-    if failed == ErrorCode.NOT_CONTROLLER.name or (response is not None and is_not_controller(response)):
-        return  # nobody has decided: another one is asked
     sender = ctx.sender
     fields: dict[str, Any] = {
         "principal": str(sender.principal),
@@ -450,10 +456,60 @@ def _tell(
     }
     if ctx.forwarded_for is not None:
         fields["forwarded"] = True
+    _tell_change(audit, change, fields, request, response, failed, is_large=ctx.is_large)
+
+
+def _tell_change(
+    audit: "AuditLog",
+    change: Change,
+    fields: dict[str, Any],
+    request: Any,
+    response: Any,
+    failed: str | None,
+    *,
+    is_large: bool,
+) -> None:
+    if failed == ErrorCode.NOT_CONTROLLER.name or (response is not None and is_not_controller(response)):
+        return  # nobody has decided: another one is asked
     if getattr(request, "validate_only", False):
         fields["validate_only"] = True
-    things = 1 + sum(len(getattr(request, name) or ()) for name in change.lists)
-    audit.changed(fields, partial(_lines, change, request, response, failed), things)
+    things = sum(len(getattr(request, name) or ()) for name in change.lists)
+    weight = things + (LARGE_REQUEST_WEIGHT if is_large else REQUEST_WEIGHT)
+    audit.changed(fields, partial(_lines, change, request, response, failed), weight)
+
+
+class AuditedTopicCreation:
+    """In place of the controller, for topics that are made on demand: whoever needs them has made them."""
+
+    def __init__(self, controller: "TopicCreator", audit: "AuditLog") -> None:
+        self._controller = controller
+        self._audit = audit
+
+    async def create_topics(
+        self, request: CreateTopicsRequest, context: RequestContext
+    ) -> CreateTopicsResponse:
+        fields: dict[str, Any] = {
+            # Without a client it is for the broker's own coordinators.
+            "principal": None if context.principal is None else str(context.principal),
+            "address": host_address(context.client_address) if context.client_address else None,
+            "listener": None,
+            "client_id": context.client_id,
+            "api": "CreateTopics",
+            "on_demand": True,
+        }
+
+        def tell(response: Any, failed: str | None) -> None:
+            change = CHANGES["CreateTopics"]
+            is_large = context.is_large
+            _tell_change(self._audit, change, fields, request, response, failed, is_large=is_large)
+
+        told = guarded(tell, name="telling of a change", owner="audit")
+        if not self._audit.changes:
+            return await self._controller.create_topics(request, context)
+        answered: CreateTopicsResponse = await _awaited(
+            told, self._controller.create_topics(request, context)
+        )
+        return answered
 
 
 def _lines(change: Change, request: Any, response: Any, failed: str | None) -> Iterator[dict[str, Any]]:

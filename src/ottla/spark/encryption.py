@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 
 from ottla.client.consumer.inline import CompletedFetch, plain_sections
 from ottla.model.ids import TopicPartition
-from ottla.records.batch import iter_batches
 from ottla.records.columns import BinColumn, ColumnBuilder, Columns, HeaderColumn, HeaderColumns, RowColumns
 from ottla.security.encryption import (
     HEADER,
@@ -33,6 +32,7 @@ from ottla.spark.connection import OptionError
 KEY: Final = "encryption.key"
 ALLOW_PLAIN: Final = "encryption.allow.plaintext"
 _NAME: Final = HEADER.encode()
+_NO_END: Final = 1 << 62
 
 
 class _Kept(NamedTuple):
@@ -76,20 +76,17 @@ def sealer_of(reference: str) -> Sealer | None:
 
 def refuse_sealed(chunk: CompletedFetch) -> None:
     """EncryptionError if the values are encrypted, by the first batch: for who has no key."""
-    for batch in iter_batches(chunk.data):
-        builder = ColumnBuilder(True)
-        first = chunk._replace(data=chunk.data[: batch.end])
-        for section in plain_sections(first, check_crcs=False):
-            builder.add_records(*section, chunk.fetch_offset, batch.next_offset)
-        if not builder.rows:
-            continue
-        for row in _rows(builder.finish()):
-            if row.value is not None:
-                key_id = sealed_key_id(row.headers)
-                if key_id is not None:
-                    raise EncryptionError(f"{chunk.tp}, offset {row.offset}: {needs_key(key_id)}")
-                return
-        return
+    builder = ColumnBuilder(True)
+    for section in plain_sections(chunk):
+        builder.add_records(*section, chunk.fetch_offset, _NO_END)
+        if builder.rows:
+            break
+    for row in _rows(builder.finish()):
+        if row.value is not None:
+            key_id = sealed_key_id(row.headers)
+            if key_id is not None:
+                raise EncryptionError(f"{chunk.tp}, offset {row.offset}: {needs_key(key_id)}")
+            return
 
 
 def opened(columns: Columns, opener: Opener, tp: TopicPartition, *, with_headers: bool) -> Columns:

@@ -179,6 +179,42 @@ def test_too_many_names_are_counted_together(world: World, monkeypatch: pytest.M
     ]
 
 
+def test_one_who_thinks_up_names_does_not_hide_the_others(world: World) -> None:
+    for number in range(5000):
+        world.denied(f"t{number}")
+        world.login(None, why=f"unknown user {number}")
+    world.denied("orders", KafkaPrincipal("User", "bob"))
+    world.login(address="10.0.0.8")
+    world.end_window()
+    world.denied("again")  # everybody begins anew
+    lines = world.close()
+    assert len(lines) == 2 * (audit.MAX_APART_OF_ONE + 2) + 3
+    assert sorted(line["repeated"] for line in lines if "repeated" in line) == [4899, 4899]
+    assert [line["resource"] for line in lines if line.get("principal") == "User:bob"] == ["orders"]
+    assert [line["result"] for line in lines if line["address"] == "10.0.0.8"] == ["ok"]
+    assert lines[-1]["resource"] == "again"
+
+
+def test_changes_that_fail_in_ever_new_ways_are_counted_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "MAX_TOLD_APART", 10)
+    for number in range(100):
+        line = {"resource": f"t{number}", "result": "INVALID_TOPIC_EXCEPTION", "details": {"n": number}}
+        world.log.changed({"api": "CreateTopics", "principal": "User:a"}, lambda line=line: [line], 1)  # type: ignore[misc]
+    lines = world.close()
+    assert len(lines) == 12
+    assert (lines[-1]["resource"], lines[-1]["various"], lines[-1]["repeated"]) == (None, True, 89)
+
+
+def test_numbers_that_json_does_not_know(world: World) -> None:
+    details = {"quotas": {"a": float("nan"), "b": float("-inf"), "c": 1.5}}
+    world.log.changed({"api": "AlterClientQuotas"}, lambda: [{"result": "NONE", "details": details}], 1)
+    (line,) = world.close()
+    assert line["details"] == {"quotas": {"a": "nan", "b": "-inf", "c": 1.5}}
+    assert b"NaN" not in world.sink.data
+
+
 def test_what_even_so_is_too_much_is_lost_and_counted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "MAX_TOLD_APART", 10)
     for number in range(100):  # of as many addresses
@@ -192,7 +228,7 @@ def test_the_loop_does_not_wait_for_the_disk(world: World, monkeypatch: pytest.M
     monkeypatch.setattr(audit, "MAX_QUEUED", 100)
     world.sink.wait = threading.Event()
     for number in range(10_000):
-        world.denied(f"t{number}")
+        world.denied(principal=KafkaPrincipal("User", str(number)))
     world.sink.wait.set()
     lines = world.close()
     told = [line for line in lines if line["event"] == "denial"]
@@ -342,6 +378,39 @@ def test_half_a_line_does_not_spoil_the_next(tmp_path: Path, monkeypatch: pytest
     file.write(b'{"b":2}\n')
     file.close()
     assert path.read_bytes() == b'{"a\n{"b":2}\n'
+
+
+def test_a_file_that_cannot_be_put_aside_grows_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "audit.log"
+    file = AuditFile(str(path), 100, 1)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(audit.os, "replace", refuse)
+        for _ in range(5):
+            file.write(b"x" * 49 + b"\n")
+    assert path.stat().st_size == 250
+    assert caplog.text.count("cannot be put aside") == 2  # at 100, and at 200
+    file.write(b"y" * 59 + b"\n")
+    file.close()
+    assert path.read_bytes() == b"y" * 59 + b"\n"
+
+
+def test_what_is_no_file_stays_where_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    file = AuditFile(str(path), 10, 1)
+    file.write(b"x" * 50 + b"\n")
+    file.write(b"y" * 50 + b"\n")
+    file.close()
+    assert len(os.read(reading, 1000)) == 102
+    os.close(reading)
+    assert [each.name for each in tmp_path.iterdir()] == ["pipe"]
 
 
 def settings(**more: Any) -> dict[str, Any]:

@@ -7,11 +7,18 @@ from typing import Any, cast
 
 import pytest
 
+from ottla.controller.result import RequestContext
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID
 from ottla.model.pending import Pending
 from ottla.security.principal import KafkaPrincipal
-from ottla.server.audit import CHANGES, audited
+from ottla.server.audit import (
+    CHANGES,
+    LARGE_REQUEST_WEIGHT,
+    REQUEST_WEIGHT,
+    AuditedTopicCreation,
+    audited,
+)
 from ottla.server.authorization import ACCESS, EVERYBODY
 from ottla.server.context import Context, Sender
 from ottla.server.forwarding import FORWARDABLE
@@ -20,7 +27,7 @@ from ottla.wire.messages.admin import cluster, configs, log_dirs, quotas, topics
 from ottla.wire.messages.groups import classic
 from ottla.wire.messages.nodes import broker_lifecycle, raft, replication
 from ottla.wire.messages.security import acls, scram, tokens
-from ottla.wire.registry import APIS, response_class
+from ottla.wire.registry import APIS
 
 ALICE = KafkaPrincipal("User", "alice")
 SECRET = "hunter2"
@@ -46,6 +53,7 @@ class World:
     def __init__(self) -> None:
         self.told = Told()
         self.forwarded_for: Sender | None = None
+        self.is_large = False
 
     def context(self, api_key: int) -> Context:
         sender = self.forwarded_for or Sender(ALICE, bytes([10, 0, 0, 9]))
@@ -55,6 +63,7 @@ class World:
                 connection=SimpleNamespace(audit=self.told),
                 sender=sender,
                 forwarded_for=self.forwarded_for,
+                is_large=self.is_large,
                 listener_name="SASL",
                 header=RequestHeader(api_key, 0, 1, "tool"),
             ),
@@ -127,7 +136,10 @@ def test_topics(world: World) -> None:
         ("a", "NONE"),
         ("b", "TOPIC_ALREADY_EXISTS"),
     ]
-    assert world.told.things == [4]
+    assert world.told.things == [3 + REQUEST_WEIGHT]
+    world.is_large = True
+    world.ask(request, created(a=0))
+    assert world.told.things[1:] == [3 + LARGE_REQUEST_WEIGHT]
 
 
 def test_a_request_that_fails_as_a_whole_says_so_of_each(world: World) -> None:
@@ -147,7 +159,8 @@ def test_deleted_topics(world: World) -> None:
         topics=[topics.DeleteTopicState(name=None, topic_id=ZERO_UUID)], timeout_ms=1
     )
     answer = topics.DeleteTopicsResponse(responses=[topics.DeletableTopicResult(name="a")])
-    assert [line["resource"] for line in world.ask(request, answer)] == ["a"]
+    (line,) = world.ask(request, answer)
+    assert (line["resource"], line["details"]) == ("a", {"topic_id": "A" * 22})
     by_name = topics.DeleteTopicsRequest(topic_names=["x"], timeout_ms=1)
     assert [line["resource"] for line in world.ask(by_name, KafkaError(ErrorCode.INVALID_REQUEST))] == ["x"]
 
@@ -497,6 +510,33 @@ def test_without_an_audit_log_the_handler_is_called_and_nothing_else(world: Worl
     assert world.told.lines == []
 
 
+def test_topics_that_are_made_on_demand(world: World) -> None:
+    class Controller:
+        async def create_topics(self, request: Any, context: RequestContext) -> Any:
+            if request.topics[0].name == "bad":
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+            return created(a=0)
+
+    creation = AuditedTopicCreation(Controller(), cast(Any, world.told))
+    mine = RequestContext(7, principal=ALICE, client_id="c", client_address=bytes([10, 0, 0, 9]))
+    asyncio.run(creation.create_topics(REQUEST, mine))
+    asyncio.run(creation.create_topics(REQUEST, RequestContext(7)))
+    with pytest.raises(KafkaError):
+        asyncio.run(creation.create_topics(topics.CreateTopicsRequest(topics=[topic("bad")]), mine))
+    assert [
+        (line["principal"], line["address"], line["resource"], line["result"], line["on_demand"])
+        for line in world.told.lines
+    ] == [
+        ("User:alice", "10.0.0.9", "a", "NONE", True),
+        (None, None, "a", "NONE", True),
+        ("User:alice", "10.0.0.9", "bad", "INVALID_TOPIC_EXCEPTION", True),
+    ]
+    world.told.lines.clear()
+    world.told.changes = False
+    asyncio.run(creation.create_topics(REQUEST, mine))
+    assert world.told.lines == []
+
+
 def test_handlers_of_what_changes_nothing_are_left_as_they_are() -> None:
     def handler(ctx: Context, request: Any) -> None: ...
 
@@ -518,10 +558,3 @@ def test_every_api_that_may_be_forwarded_is_told_of() -> None:
     assert {APIS[key].name for key in FORWARDABLE} - of_nodes | others == CHANGES.keys()
     assert CHANGES.keys() <= ACCESS.keys()
     assert all(ACCESS[name] is not EVERYBODY or "Token" in name for name in CHANGES)
-
-
-def test_the_tables_functions_read_what_there_is(world: World) -> None:
-    """Whatever the request, an error response as a broker makes it can be told of."""
-    for api_key, api in APIS.items():
-        if api.name in CHANGES:
-            assert response_class(api_key) is not None

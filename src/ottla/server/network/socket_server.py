@@ -360,7 +360,7 @@ class SocketServer:
         self._clock = clock
         self._executor = executor
         self._scram_credentials = scram_credentials
-        self._audit = audit
+        self.audit = audit
         self._shared = shared_buffer()
         self._sealed: memoryview | None = None
         self._handshakes: Handshakes | None = None
@@ -386,7 +386,7 @@ class SocketServer:
             monotonic,
             tls=await self._tls(listener) if listener.security_protocol in WITH_TLS else None,
             sasl=self._sasl(listener) if listener.security_protocol in WITH_SASL else None,
-            audit=self._audit,
+            audit=self.audit,
         )
         bind = partial(
             host.bind, listener.host, backlog=self._backlog(), options=self._options(listener.name)
