@@ -81,6 +81,7 @@ class ControllerNode:
             peer=("10.0.0.9", 4711),
             principal=ANONYMOUS,
             decisions=None,
+            audit=None,
             client_id="broker-2",
             frame_decoded=lambda: None,
             only_answers=lambda: None,

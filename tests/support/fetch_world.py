@@ -123,6 +123,7 @@ def connection() -> Any:
         peer=("127.0.0.1", 9),
         principal=ANONYMOUS,
         decisions=None,
+        audit=None,
         name="a test's connection",
         fail=failed,
         only_answers=lambda: None,

@@ -70,9 +70,11 @@ class Judge:
 class JudgedBroker:
     """The broker, and a connection over which one question at a time is asked."""
 
-    def __init__(self, path: Path, topics: Mapping[str, int]) -> None:
+    def __init__(
+        self, path: Path, topics: Mapping[str, int], settings: Mapping[str, object] | None = None
+    ) -> None:
         self.judge = Judge()
-        self._broker = Broker({"group.share.assignment.interval.ms": 0}, data_dir=path)
+        self._broker = Broker({"group.share.assignment.interval.ms": 0, **(settings or {})}, data_dir=path)
         self._topics = topics
         self.services: Services
         self._socket: socket.socket

@@ -17,6 +17,7 @@ from ottla.config.types import SECURITY_PROTOCOLS
 from ottla.security.channels import WITH_SASL, WITH_TLS, ChannelSecurity
 
 if TYPE_CHECKING:
+    from ottla.security.encryption import LeftSealed, Opener, Sealer
     from ottla.security.sasl.mechanisms import SaslClient
     from ottla.security.tls.contexts import TlsSettings
 
@@ -308,6 +309,8 @@ class ProducerConfig(ClientConfig):
     # With a transactional_id the producer writes in transactions: see init_transactions.
     transactional_id: str | None = None
     transaction_timeout_ms: int = 60_000
+    # Values are encrypted: a keyring's file, its import path or a Keyring (ottla.security.encryption).
+    encryption_key: Any = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         # Zero-argument super() breaks under slots=True, which makes the class anew.
@@ -330,6 +333,17 @@ class ProducerConfig(ClientConfig):
     @property
     def required_acks(self) -> int:
         return _ACKS[self.acks]
+
+    def sealer(self) -> "Sealer | None":
+        """Who encrypts values. Reads the keyring, which may be far away."""
+        if self.encryption_key is None:
+            return None
+        from ottla.security.keyring import load_sealer
+
+        try:
+            return load_sealer(self.encryption_key)
+        except BadSetting as error:
+            raise ConfigError(str(error)) from None
 
     @property
     def _allows_idempotence(self) -> bool:
@@ -367,6 +381,9 @@ class ConsumerConfig(ClientConfig):
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
     exclude_internal_topics: bool = True
+    # Values are decrypted, as a producer's; with the second, also those are read that are not encrypted.
+    encryption_key: Any = field(default=None, repr=False)
+    encryption_allow_plaintext: bool = False
 
     def __post_init__(self) -> None:
         ClientConfig.__post_init__(self)
@@ -393,6 +410,17 @@ class ConsumerConfig(ClientConfig):
             raise ConfigError("heartbeat_interval_ms must be below session_timeout_ms")
         if self.group_remote_assignor is not None and self.group_protocol == "classic":
             raise ConfigError("group_remote_assignor needs group_protocol=consumer")
+
+    def opener(self) -> "Opener | LeftSealed | None":
+        """Who decrypts values. Reads the keyring, which may be far away."""
+        if self.encryption_key is None:
+            return None
+        from ottla.security.keyring import load_opener
+
+        try:
+            return load_opener(self.encryption_key, allow_plain=self.encryption_allow_plaintext)
+        except BadSetting as error:
+            raise ConfigError(str(error)) from None
 
     @property
     def read_committed(self) -> bool:

@@ -44,6 +44,7 @@ from ottla.replication.replica_manager import ReplicaManager
 from ottla.replication.replica_selector import ReplicaSelection, load_selector
 from ottla.security.authorizer import Authorizer
 from ottla.server import handlers
+from ottla.server.audit import AuditedTopicCreation
 from ottla.server.context import Services
 from ottla.server.dispatch import Dispatcher
 from ottla.server.fetch_sessions import FetchSessionCache
@@ -294,8 +295,10 @@ class BrokerServer:
         self._rest = asyncio.get_running_loop().call_later(LOAD_REST_AFTER_S, submit, import_rest)
 
     def _services(self) -> Services:
+        audit = self._sockets.audit
+        creator = self._channel if audit is None else AuditedTopicCreation(self._channel, audit)
         topic_creation = AutoTopicCreationManager(
-            lambda: self.config, lambda: self.image, self._channel, self.caught_up
+            lambda: self.config, lambda: self.image, creator, self.caught_up
         )
         self.coordinators.create_share_topic = partial(topic_creation.create_internal, SHARE_GROUP_STATE)
         return Services(
@@ -329,7 +332,7 @@ class BrokerServer:
             share_groups=self.coordinators.share.groups,
             share=self.share,
             topic_creation=topic_creation,
-            streams_topics=StreamsInternalTopics(lambda: self.config, self._channel, self._clock),
+            streams_topics=StreamsInternalTopics(lambda: self.config, creator, self._clock),
         )
 
     # ---- stopping -----------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from ottla.storage.config import LogManagerSettings
 from ottla.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
+    from ottla.security.audit import AuditLog
     from ottla.security.sasl.scram import ScramUsers
 
 log = logging.getLogger("ottla.node")
@@ -108,11 +109,13 @@ class Node:
         self._stops.append(self._stop_basics)
         if self._interrupted:
             raise asyncio.CancelledError
+        audit = self._open_audit_log()
         self.authorizer = make_authorizer(self._static_config[CLASS_NAME], self._static_config.static)
         self.sockets = SocketServer(
             self._static_config,
             clock=self._clock,
             scram_users=self._scram_users,
+            audit=audit,
         )
         self._stops.append(self._close_sockets)
         await self.sockets.bind()
@@ -171,6 +174,26 @@ class Node:
             await self._stop_broker()
 
     # ---- the parts ----------------------------------------------------------------------------------------
+
+    def _open_audit_log(self) -> "AuditLog | None":
+        config = self._static_config
+        if not config["ottla.audit.log"]:
+            return None
+        from ottla.security.audit import open_audit_log  # only where somebody wants one
+
+        audit = open_audit_log(
+            config.values,
+            node_id=config.node_id,
+            now_ms=self._clock.now_ms,
+            call_later=asyncio.get_running_loop().call_later,
+        )
+
+        async def close() -> None:
+            audit.end()
+            await asyncio.to_thread(audit.close)
+
+        self._stops.append(close)
+        return audit
 
     def _open_directories(self, endpoints: tuple[Endpoint, ...]) -> LogManager | None:
         """Find out whose the directories are, and take those of a broker."""

@@ -34,7 +34,7 @@ before or afterwards.
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ottla.config.errors import ConfigError
 from ottla.model.errors import ErrorCode, KafkaError
@@ -51,6 +51,9 @@ from ottla.security.acls import (
     operation_bits,
 )
 from ottla.security.principal import USER, KafkaPrincipal, parse_principal
+
+if TYPE_CHECKING:
+    from ottla.security.audit import AuditLog
 
 log = logging.getLogger("ottla.authorizer")
 
@@ -632,12 +635,16 @@ MAX_KEPT_NAME_LENGTH: Final = 249
 class Decisions:
     """What an authorizer says of one principal at one host, kept until rules change. Owned by a connection."""
 
-    __slots__ = ("_kept", "_told", "_version", "authorizer", "host", "principal")
+    __slots__ = ("_kept", "_told", "_version", "audit", "authorizer", "host", "principal")
 
-    def __init__(self, authorizer: Authorizer, principal: KafkaPrincipal, host: str) -> None:
+    def __init__(
+        self, authorizer: Authorizer, principal: KafkaPrincipal, host: str, audit: "AuditLog | None" = None
+    ) -> None:
         self.authorizer = authorizer
         self.principal = principal
         self.host = host
+        # Told of every denial, of which it counts the repeated ones.
+        self.audit = audit
         self._version = authorizer.version
         self._kept: dict[tuple[AclOperation, ResourceType, str], bool] = {}
         self._told: set[tuple[AclOperation, ResourceType, str]] = set()

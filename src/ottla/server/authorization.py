@@ -39,6 +39,7 @@ from ottla.wire.registry import APIS
 if TYPE_CHECKING:
     from ottla.metadata.image import ClusterImage
     from ottla.replication.replica_manager import ReplicaManager
+    from ottla.security.audit import AuditLog
     from ottla.wire.fast.produce import TopicKey
 
 log = logging.getLogger("ottla.authorizer")
@@ -239,13 +240,15 @@ def decisions_about(authorizer: Authorizer, connection: Connection) -> Decisions
     kept = connection.decisions
     if kept is None or kept.authorizer is not authorizer or kept.principal != connection.principal:
         host = host_address(address_bytes(connection.peer[0]))
-        kept = connection.decisions = Decisions(authorizer, connection.principal, host)
+        kept = connection.decisions = Decisions(authorizer, connection.principal, host, connection.audit)
     return kept
 
 
-def decisions_about_forwarded(authorizer: Authorizer, principal: KafkaPrincipal, address: bytes) -> Decisions:
+def decisions_about_forwarded(
+    authorizer: Authorizer, principal: KafkaPrincipal, address: bytes, audit: "AuditLog | None" = None
+) -> Decisions:
     """Decisions about whoever a broker has forwarded a request for: those who come by one connection are many."""
-    return Decisions(authorizer, principal, host_address(address))
+    return Decisions(authorizer, principal, host_address(address), audit)
 
 
 def topic_name(
@@ -267,11 +270,14 @@ def allowed(
     name: str,
     *,
     log_if_denied: bool = True,
+    api_key: int | None = None,
 ) -> bool:
-    """One decision; a denial of what was asked for is told of in the log."""
+    """One decision; a denial of what was asked for is told of in the log, and which API asked in the audit log."""
     may = decisions.allows(operation, resource_type, name)
-    if not may and log_if_denied and decisions.is_news(operation, resource_type, name):
-        _tell(decisions, operation, resource_type, [name])
+    if not may and log_if_denied:
+        _audit(decisions, operation, resource_type, name, api_key)
+        if decisions.is_news(operation, resource_type, name):
+            _tell(decisions, operation, resource_type, [name])
     return may
 
 
@@ -282,6 +288,7 @@ def allowed_names(
     names: Iterable[str],
     *,
     log_if_denied: bool = True,
+    api_key: int | None = None,
 ) -> set[str]:
     """Those of the resources on which it may be done."""
     may: set[str] = set()
@@ -289,8 +296,10 @@ def allowed_names(
     for name in names:
         if decisions.allows(operation, resource_type, name):
             may.add(name)
-        elif log_if_denied and decisions.is_news(operation, resource_type, name):
-            news.append(name)
+        elif log_if_denied:
+            _audit(decisions, operation, resource_type, name, api_key)
+            if decisions.is_news(operation, resource_type, name):
+                news.append(name)
     if news:
         _tell(decisions, operation, resource_type, news)
     return may
@@ -310,8 +319,25 @@ def check_access(decisions: Decisions, access: Access, api_key: int) -> None:
     *others, last = access.cluster
     if any(decisions.allows(operation, CLUSTER, CLUSTER_NAME) for operation in others):
         return
-    if not allowed(decisions, last, CLUSTER, CLUSTER_NAME):
+    if not allowed(decisions, last, CLUSTER, CLUSTER_NAME, api_key=api_key):
         raise KafkaError(AUTHORIZATION_ERRORS[CLUSTER], f"{APIS[api_key].name} needs {last.name} permission.")
+
+
+def _audit(
+    decisions: Decisions,
+    operation: AclOperation,
+    resource_type: ResourceType,
+    name: str,
+    api_key: int | None,
+) -> None:
+    if decisions.audit is not None:
+        who = (decisions.principal, decisions.host)
+        api = None if api_key is None else APIS[api_key].name
+        decisions.audit.denied(
+            *(*who, operation, resource_type, name),
+            api=api,
+            why=lambda: decisions.authorizer.explain(*who, operation, resource_type, name).why,
+        )
 
 
 class _Lines:

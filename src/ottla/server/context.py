@@ -179,7 +179,9 @@ class Context:
         """May it be done? Without `log_if_denied`, where it is not what was asked for that is looked at."""
         authorizer = self.node.authorizer
         return authorizer is None or authorization.allowed(
-            self.decisions(authorizer), operation, resource_type, name, log_if_denied=log_if_denied
+            *(self.decisions(authorizer), operation, resource_type, name),
+            log_if_denied=log_if_denied,
+            api_key=self.header.api_key,
         )
 
     def authorized_names(
@@ -195,7 +197,9 @@ class Context:
         if authorizer is None:
             return set(names)
         return authorization.allowed_names(
-            self.decisions(authorizer), operation, resource_type, names, log_if_denied=log_if_denied
+            *(self.decisions(authorizer), operation, resource_type, names),
+            log_if_denied=log_if_denied,
+            api_key=self.header.api_key,
         )
 
     async def authorized_of_many(
@@ -216,7 +220,9 @@ class Context:
         left = iter(dict.fromkeys(names))
         while piece := list(islice(left, JUDGED_AT_ONCE)):
             allowed |= authorization.allowed_names(
-                about, operation, resource_type, piece, log_if_denied=log_if_denied
+                *(about, operation, resource_type, piece),
+                log_if_denied=log_if_denied,
+                api_key=self.header.api_key,
             )
             await time_slice.yield_to_loop()
         return allowed
@@ -246,7 +252,9 @@ class Context:
         sender = self.forwarded_for
         if sender is None:
             return authorization.decisions_about(authorizer, self.connection)
-        return authorization.decisions_about_forwarded(authorizer, sender.principal, sender.address)
+        return authorization.decisions_about_forwarded(
+            authorizer, sender.principal, sender.address, self.connection.audit
+        )
 
     # --- the controller
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from ottla.server.audit import audited
 from ottla.server.authorization import Access, access_of
 from ottla.server.context import Context, Services
 from ottla.server.limits import MAX_ELEMENTS
@@ -81,7 +82,7 @@ def handles(request: type[Any], *listeners: Listener, max_elements: int = MAX_EL
     """Register a handler of decoded requests; on the broker's listeners if none are named."""
 
     def register(handler: H) -> H:
-        _add(request, listeners, handler, None, max_elements)
+        _add(request, listeners, audited(request.API_KEY, handler), None, max_elements)
         return handler
 
     return register

@@ -64,7 +64,8 @@ SPARK_NAMES = ("checkpointLocation", "path", "queryName")
 _SPELLING = {name.lower(): name for name in (*SOURCE_NAMES, *SOURCE_NO_MEANING, *SINK_NAMES, *SPARK_NAMES)}
 # What ClientConfig has, by Kafka's names.
 CLIENT_KEYS = frozenset(field.name.replace("_", ".") for field in fields(ClientConfig))
-# Settings of Java's consumers and producers that mean nothing to a client that reads ranges and writes batches.
+# Settings of consumers and producers that mean nothing to a client that reads ranges and writes batches, or only to one
+# of them.
 _JAVA_ONLY = """
     acks auto.commit.interval.ms auto.include.jmx.reporter auto.offset.reset batch.size buffer.memory check.crcs
     client.dns.lookup client.rack compression.gzip.level compression.lz4.level compression.type
@@ -78,6 +79,7 @@ _JAVA_ONLY = """
     partitioner.class partitioner.ignore.keys receive.buffer.bytes retries security.providers send.buffer.bytes
     session.timeout.ms socket.connection.setup.timeout.max.ms transaction.timeout.ms transactional.id
     transaction.two.phase.commit.enable value.deserializer value.serializer
+    encryption.allow.plaintext encryption.key
 """
 _NO_MEANING = frozenset(_JAVA_ONLY.split())
 CLIENT_ID = "ottla-spark"

@@ -275,6 +275,7 @@ class ConsumerCore:
         self.buffered_bytes = 0  # how much waits to be taken
         self._errors: deque[KafkaError] = deque()
         self._fetcher = Fetcher(network, _fetch_settings(config), self)
+        self._opener = config.opener()
         self.finder = PositionFinder(network, config, self._positions, self.report, self._discard)
         network.request_managers.append(self)
 
@@ -516,7 +517,7 @@ class ConsumerCore:
             state.prefer(preferred_replica, now + self._config.metadata_max_age_ms)
         if len(fetch.data):
             state.fetch_offset = fetch.next_offset
-            fetched = FetchedRecords(fetch)
+            fetched = FetchedRecords(fetch, opener=self._opener)
             self._fetched.append(fetched)
             self.buffered_bytes += fetched.size_bytes
 

@@ -18,6 +18,7 @@ from ottla.records.batch import BatchView, batch_at
 from ottla.records.control import ControlType, parse_control_type
 from ottla.records.kernel import whole_batches
 from ottla.records.record import MAX_DECOMPRESSED_BYTES, Record, read_records
+from ottla.security.encryption import EncryptionError, LeftSealed, Opener, needs_key, sealed_key_id
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 # From this version on topics go by their id (KIP-516).
@@ -424,6 +425,15 @@ def _is_abort_marker(batch: BatchView) -> bool:
     return bool(records) and parse_control_type(records[0]) is ControlType.ABORT
 
 
+def _refuse_sealed(records: list[Record], tp: TopicPartition) -> None:
+    """INVALID_RECORD if they are encrypted; by the first value, because a producer encrypts all of a batch or none."""
+    for offset, _, _, value, headers, _ in records:
+        if value is not None:
+            if headers and (key_id := sealed_key_id(headers)) is not None:
+                raise EncryptionError(f"{tp}, offset {offset}: {needs_key(key_id)}")
+            return
+
+
 class ConsumerRecord(NamedTuple):
     """One record as a consumer sees it. timestamp_type is 0 for the producer's time, 1 for the broker's."""
 
@@ -445,7 +455,13 @@ class FetchedRecords:
     only then. What belongs to aborted transactions is left out, and so are control records.
     """
 
-    def __init__(self, fetch: CompletedFetch, max_batch_bytes: int = MAX_DECOMPRESSED_BYTES) -> None:
+    def __init__(
+        self,
+        fetch: CompletedFetch,
+        max_batch_bytes: int = MAX_DECOMPRESSED_BYTES,
+        opener: Opener | LeftSealed | None = None,
+    ) -> None:
+        """`opener` decrypts values; without one those that are encrypted are not given out."""
         self.tp = fetch.tp
         self.next_offset = fetch.fetch_offset  # the position once all that was taken is consumed
         self.leader_epoch = -1
@@ -456,6 +472,7 @@ class FetchedRecords:
         self._check_crcs = fetch.check_crcs
         self._max_batch_bytes = max_batch_bytes
         self._aborted = AbortedTransactions(fetch.aborted)
+        self._opener = opener
         self._ready: list[ConsumerRecord] = []
         self._taken = 0
         self._batch_next_offset = fetch.fetch_offset
@@ -499,24 +516,53 @@ class FetchedRecords:
             check_crc(batch, self.tp)
         self._ready, self._taken = [], 0
         if self._is_wanted(batch):
-            self._ready = self._decode(batch)
+            self._ready, stopped_at = self._decode(batch)
+            if stopped_at is not None:
+                # What comes before it is given out; then the batch is looked at again, and the error raised.
+                self._batch_next_offset = stopped_at
+                return
         # Only now: a batch that cannot be read is not passed over.
         self._position = batch.end
         self._batch_next_offset = max(self._batch_next_offset, batch.next_offset)
         if not self._ready:
             self.next_offset = self._batch_next_offset
 
-    def _decode(self, batch: BatchView) -> list[ConsumerRecord]:
+    def _decode(self, batch: BatchView) -> tuple[list[ConsumerRecord], int | None]:
+        """The batch's records from where we are, and the offset of one that has to be refused."""
         records = read_records(batch, self._max_batch_bytes)
         start = self.next_offset
         if records and records[0].offset < start:
             records = [record for record in records if record.offset >= start]
         topic, partition = self.tp
         kind, epoch = batch.timestamp_type, batch.partition_leader_epoch
+        if self._opener is not None:
+            return self._open(records, kind, epoch)
+        _refuse_sealed(records, self.tp)
         return [
             ConsumerRecord(topic, partition, offset, timestamp, kind, key, value, headers, epoch)
             for offset, timestamp, key, value, headers, _ in records
-        ]
+        ], None
+
+    def _open(self, records: list[Record], kind: int, epoch: int) -> tuple[list[ConsumerRecord], int | None]:
+        """With their values decrypted, and the offset of one whose value cannot be; raised if that is the first."""
+        assert self._opener is not None
+        topic, partition = self.tp
+        open_one = self._opener.open
+        opened: list[ConsumerRecord] = []
+        offset = -1
+        try:
+            for offset, timestamp, key, value, headers, _ in records:
+                plain, others = open_one(topic, key, value, headers)
+                opened.append(
+                    ConsumerRecord(
+                        topic, partition, offset, timestamp, kind, key, plain, tuple(others), epoch
+                    )
+                )
+        except EncryptionError as error:
+            if not opened:
+                raise EncryptionError(f"{self.tp}, offset {offset}: {error.message}") from None
+            return opened, offset
+        return opened, None
 
     def _is_wanted(self, batch: BatchView) -> bool:
         passes = self._aborted.passes(batch)

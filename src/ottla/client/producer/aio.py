@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.client.base import AsyncClient
 from ottla.client.config import ProducerConfig
@@ -25,6 +25,9 @@ from ottla.client.transaction.manager import Operation, TransactionManager
 from ottla.client.transaction.manager import State as TxnState
 from ottla.model.ids import TopicPartition
 from ottla.net.aio import monotonic_ms
+
+if TYPE_CHECKING:
+    from ottla.security.encryption import Sealer
 
 Text = bytes | str | None
 
@@ -66,6 +69,7 @@ class AsyncProducer(AsyncClient):
             delivery_type=delivery_type,
             partitioner=None if isinstance(partitioner, str) else partitioner,
         )
+        self.sealer = self.config.sealer()
         self._closing = False
 
     async def send(
@@ -80,6 +84,8 @@ class AsyncProducer(AsyncClient):
     ) -> AsyncDelivery:
         """Queue a record; waits up to max_block_ms for the topic's metadata and for room in the buffer."""
         record = prepare(value, key, headers, timestamp_ms)
+        if self.sealer is not None:
+            record = sealed(self.sealer, topic, record)
         delivery = self.try_send(topic, partition, record)
         while delivery is None:  # more than once if others waited for the same room
             await self.wait_to_send(topic, record)
@@ -256,6 +262,12 @@ def prepare(
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     checked = tuple((str(name), None if v is None else as_bytes(v, "header")) for name, v in pairs)
     return timestamp_ms, key, value, checked
+
+
+def sealed(sealer: "Sealer", topic: str, record: NewRecord) -> NewRecord:
+    """The record with its value encrypted."""
+    timestamp_ms, key, value, headers = record
+    return timestamp_ms, key, *sealer.seal(topic, key, value, headers)
 
 
 def as_bytes(value: Any, what: str) -> bytes:

@@ -9,7 +9,7 @@ from ottla.client.base import Blocking
 from ottla.client.errors import TimedOut
 from ottla.client.offsets import GroupMetadata, OffsetAndMetadata
 from ottla.client.producer.accumulator import Delivery, Headers, RecordMetadata
-from ottla.client.producer.aio import AsyncProducer, Text, prepare
+from ottla.client.producer.aio import AsyncProducer, Text, prepare, sealed
 from ottla.model.ids import TopicPartition
 
 _INTERRUPTED_CLOSE_MS = 500.0
@@ -70,6 +70,8 @@ class Producer(Blocking):
         """
         record = prepare(value, key, headers, timestamp_ms)
         with self._lock:
+            if self._twin.sealer is not None:
+                record = sealed(self._twin.sealer, topic, record)
             delivery = self._twin.try_send(topic, partition, record)
         while delivery is None:
             self._run(self._twin.wait_to_send(topic, record))

@@ -25,6 +25,8 @@ from ottla.config.types import (
     one_of,
 )
 
+AUDIT_EVENTS = ("logins", "denials", "changes")
+
 # The node and the controller quorum: ids, roles, heartbeats, the metadata log.
 QUORUM = (
     key("broker.heartbeat.interval.ms", INT, 2000),
@@ -64,6 +66,11 @@ QUORUM = (
     key("internal.metadata.delete.delay.millis", LONG, 60000, internal=True),
     # Ottla's own: Kafka leaves a broker that is gone to its session.
     key("ottla.fence.refused.brokers.enable", BOOLEAN, True, internal=True),
+    # Ottla's own too: what Kafka leaves to the lines of its authorizer.
+    key("ottla.audit.events", LIST, AUDIT_EVENTS, list_of(*AUDIT_EVENTS), internal=True),
+    key("ottla.audit.log", STRING, None, internal=True),
+    key("ottla.audit.log.backups", INT, 10, at_least(0), internal=True),
+    key("ottla.audit.log.max.bytes", LONG, 100 << 20, at_least(1024), internal=True),
     key("unstable.api.versions.enable", BOOLEAN, False, internal=True),
     key("unstable.feature.versions.enable", BOOLEAN, False, internal=True),
 )

@@ -72,6 +72,7 @@ from ottla.wire.fast.produce import MAX_PARTITIONS, TopicKey
 from ottla.wire.framing import body_offset, decode_request_header
 from ottla.wire.messages.fetch import FetchRequest
 
+_API_KEY = 1
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 # From this size on sendfile is cheaper than a read that also proves the pages warm and a share in one write (measured).
@@ -321,7 +322,7 @@ class DelayedFetch:
         self._may_not_follow = (
             self._about is not None
             and self._reader.is_follower
-            and not allowed(self._about, _CLUSTER_ACTION, _CLUSTER, CLUSTER_NAME)
+            and not allowed(self._about, _CLUSTER_ACTION, _CLUSTER, CLUSTER_NAME, api_key=_API_KEY)
         )
         if self._may_not_follow:
             # To its session it is no follower, either: nothing is noted of it, and nobody makes room for it.
@@ -467,7 +468,8 @@ class DelayedFetch:
             return set()
         replicas, image = self._services.replicas, self._services.image
         names = {topic: topic_name(topic, replicas, image) for topic in topics}
-        may = allowed_names(self._about, _READ, _TOPIC, {name for name in names.values() if name is not None})
+        known = {name for name in names.values() if name is not None}
+        may = allowed_names(self._about, _READ, _TOPIC, known, api_key=_API_KEY)
         return {topic for topic, name in names.items() if name is not None and name not in may}
 
     def _look_at(self, items: Items, wait: bool, total: int, files: int) -> tuple[list[PartitionRead], int]:

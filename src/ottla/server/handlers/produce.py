@@ -63,6 +63,7 @@ LEGAL_ACKS = (-1, 0, 1)
 # (KIP-110).
 OLDEST_VERSION = 3
 ZSTD_VERSION = 7
+_API_KEY = 0
 # What is inspected on the loop: compressed, and decompressed. A tenth of a millisecond, more or less; the kernel's
 # Python twin takes microseconds for every record, of which seven bytes may be one, so there batches that are not
 # compressed have a limit, too.
@@ -237,7 +238,8 @@ class _Produce:
         if flags & TRANSACTIONAL_FLAG:
             transactional_id = self._request.transactional_id
             if transactional_id is None or not allowed(
-                about, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+                *(about, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id),
+                api_key=_API_KEY,
             ):
                 raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         return about
@@ -247,7 +249,7 @@ class _Produce:
         replicas, image = self._services.replicas, self._services.image
         names = {topic: topic_name(topic, replicas, image) for topic, _ in topics}
         known = {name for name in names.values() if name is not None}
-        may = allowed_names(about, AclOperation.WRITE, ResourceType.TOPIC, known)
+        may = allowed_names(about, AclOperation.WRITE, ResourceType.TOPIC, known, api_key=_API_KEY)
         if len(may) == len(names):
             self._request = self._request._replace(topics=topics)
             return

@@ -102,7 +102,8 @@ def _require_producer(ctx: Context, request: InitProducerIdRequest) -> None:
     if not ctx.authorize(
         AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME, log_if_denied=False
     ) and not ctx.authorized_by_type(AclOperation.WRITE, ResourceType.TOPIC):
-        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        # Asked once more, for the denial to be told of.
+        ctx.require(AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 async def _init_later(ctx: Context, request: InitProducerIdRequest) -> InitProducerIdResponse:

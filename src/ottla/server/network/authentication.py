@@ -113,6 +113,7 @@ class SaslServerAuthenticator:
         if request.mechanism not in self._listener.mechanisms:
             response.error_code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
             why = f"it asks for SASL mechanism {request.mechanism!r}, which is not enabled"
+            self._audit(self._known(), why, again=self._reauthenticating)
             return self._failed(_reply(response, header), why)
         if self._reauthenticating and request.mechanism != self._mechanism:
             # As 4.3.1: the handshake is answered, and whatever follows fails.
@@ -173,6 +174,7 @@ class SaslServerAuthenticator:
         if (max_reauth_ms := listener.max_reauth_ms(self._mechanism)) > 0:
             ends_after_ms.append(max_reauth_ms)
         self._session_ends = now + min(ends_after_ms) / 1000 if ends_after_ms else None
+        was_known = self._reauthenticating
         self._exchange = None
         self._reauthenticating = False
         self._began = now
@@ -181,6 +183,7 @@ class SaslServerAuthenticator:
         connection.is_authenticated = True
         connection.must_be_ready_by = float("inf")
         connection.serve_by(self._serve)
+        self._audit(principal, again=was_known)
         return min(ends_after_ms, default=0)
 
     def _principal_of(self, exchange: SaslServer) -> KafkaPrincipal:
@@ -196,6 +199,7 @@ class SaslServerAuthenticator:
 
     def _refused(self, error: SaslError, header: RequestHeader | None) -> Coroutine[Any, Any, Reply | None]:
         why = f"{self._mechanism} authentication failed: {error.reason}"
+        self._audit(self._known(), error.reason, again=self._reauthenticating)
         if error.retriable:
             # As after a broken connection, it may try again: it is not to be told that it failed.
             raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, why)
@@ -207,6 +211,22 @@ class SaslServerAuthenticator:
             )
             reply = _reply(response, header)
         return self._failed(reply, why)
+
+    def _known(self) -> KafkaPrincipal | None:
+        """Who it has proved to be before."""
+        return self._connection.principal if self._reauthenticating else None
+
+    def _audit(self, principal: KafkaPrincipal | None, why: str | None = None, *, again: bool) -> None:
+        connection = self._connection
+        if connection.audit is not None:
+            connection.audit.login(
+                principal,
+                mechanism=self._mechanism or None,
+                listener=connection.host.listener_name,
+                address=connection.peer[0],
+                why=why,
+                again=again,
+            )
 
     async def _failed(self, reply: Reply | None, why: str) -> Reply | None:
         """Whoever guesses has to wait for each answer."""

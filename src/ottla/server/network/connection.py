@@ -32,7 +32,7 @@ from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable, Coroutine, Hashable
 from enum import StrEnum
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from ottla.model.errors import KafkaError
 from ottla.model.tasks import guarded, report, spawn
@@ -54,6 +54,9 @@ from ottla.server.network.output import (
     SocketOutput,
     memory_bytes,
 )
+
+if TYPE_CHECKING:
+    from ottla.security.audit import AuditLog
 
 log = logging.getLogger("ottla.server")
 
@@ -204,6 +207,7 @@ class Connection(asyncio.BufferedProtocol):
         self.principal: KafkaPrincipal = ANONYMOUS
         self.is_authenticated = True  # or does not have to be
         self.decisions: Decisions | None = None  # what the principal may do; see server/authorization.py
+        self.audit: AuditLog | None = None  # where that is told, and who it is
         self.last_active = host.monotonic()
         # When it is closed if it has not proved by then who it is.
         self.must_be_ready_by = float("inf")

@@ -46,6 +46,7 @@ from ottla.server.network.tls import SEALED_BUFFER_BYTES, Handshakes, TlsConnect
 from ottla.storage.files import open_files
 
 if TYPE_CHECKING:
+    from ottla.security.audit import AuditLog
     from ottla.security.sasl.scram import ScramUsers
     from ottla.server.network.channel_builders import ListenerSasl
 
@@ -230,6 +231,7 @@ class Acceptor:
         *,
         tls: TlsLayer | None = None,
         sasl: SaslListener | None = None,
+        audit: "AuditLog | None" = None,
         principals: Principals | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -245,6 +247,7 @@ class Acceptor:
         self._connections = connections
         self._tls = tls
         self._sasl = sasl
+        self._audit = audit
         self._principals = principals
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
@@ -301,6 +304,7 @@ class Acceptor:
 
     def _accept(self) -> Connection:
         connection = Connection(self) if self._tls is None else TlsConnection(self, self._tls)
+        connection.audit = self._audit
         if self._sasl is not None:
             SaslServerAuthenticator(connection, self._sasl, self._principals)
         return connection
@@ -363,11 +367,13 @@ class SocketServer:
         *,
         clock: Clock,
         scram_users: "Callable[[], ScramUsers] | None" = None,
+        audit: "AuditLog | None" = None,
     ) -> None:
         """`scram_users` is asked for where there is a listener with SASL."""
         self._config = config
         self._clock = clock
         self._scram_users = scram_users
+        self.audit = audit
         self._shared = shared_buffer()
         self._sealed: memoryview | None = None
         self._handshakes: Handshakes | None = None
@@ -395,6 +401,7 @@ class SocketServer:
             monotonic,
             tls=await self._tls(listener, principals) if listener.security_protocol in WITH_TLS else None,
             sasl=await self._sasl(listener) if listener.security_protocol in WITH_SASL else None,
+            audit=self.audit,
             principals=principals,
         )
         bind = partial(

@@ -158,7 +158,9 @@ class TlsConnection(Connection):
         if isinstance(failed, ssl.SSLWantReadError):
             self._resume_reading()
         elif isinstance(failed, ssl.SSLError):
-            self.close(f"the TLS handshake failed: {_reason_of(failed)}")
+            why = f"the TLS handshake failed: {_reason_of(failed)}"
+            self._audit(None, why)
+            self.close(why)
         elif failed is not None:
             raise failed
         else:
@@ -176,9 +178,23 @@ class TlsConnection(Connection):
             if self._layer.principals is not None and self.is_authenticated:
                 self.principal = self._layer.principals.build(self, self.principal, certificate=certificate)
         except KafkaError as error:
+            self._audit(None, str(error))
             self.close(str(error))
             return
+        if certificate is not None and self.is_authenticated:
+            self._audit(self.principal)
         self._resume_reading()
+
+    def _audit(self, principal: KafkaPrincipal | None, why: str | None = None) -> None:
+        """A login by certificate; where SASL follows, that is the login."""
+        if self.audit is not None:
+            self.audit.login(
+                principal,
+                mechanism="TLS",
+                listener=self.host.listener_name,
+                address=self.peer[0],
+                why=why,
+            )
 
     # ---- reading ------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from ottla.client.config import ProducerConfig
 from ottla.client.errors import ConfigError
 from ottla.records.compression import CODECS
 from ottla.spark.connection import PREFIX, KafkaOptions, OptionError, boolean, check_names, kafka_options
+from ottla.spark.encryption import KEY, reference_of
 
 EXACTLY_ONCE = "exactly_once"
 AT_LEAST_ONCE = "at_least_once"
@@ -64,6 +65,7 @@ class SinkOptions:
     transaction_timeout_ms: int
     kafka: KafkaOptions
     no_effect: tuple[str, ...]
+    encryption_key: str | None = None  # a reference to the keyring by which tasks encrypt values
 
     @property
     def is_exactly_once(self) -> bool:
@@ -75,7 +77,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     given = {name.lower(): value for name, value in options.items()}
     check_names(given)
     delivery = _delivery(given)
-    used = (*_PRODUCER_KEYS, *_LEVELS.values(), "transactional.id")
+    used = (*_PRODUCER_KEYS, *_LEVELS.values(), "transactional.id", KEY)
     kafka = kafka_options({**_CLIENT_DEFAULTS, **given}, used=used, refused=_REFUSED)
     producer = _producer(kafka, delivery)
     version = _whole(given, "ottla.write.version", 0)
@@ -98,6 +100,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         transaction_timeout_ms=producer.transaction_timeout_ms,
         kafka=kafka,
         no_effect=kafka.ignored,
+        encryption_key=reference_of(kafka.used),
     )
 
 

@@ -33,6 +33,7 @@ from ottla.records.columns import (
     split_rows,
 )
 from ottla.spark.connection import forget, shared_client
+from ottla.spark.encryption import sealed, sealer_of
 from ottla.spark.sink.cluster import read_decision
 from ottla.spark.sink.commit import Entry, Span
 from ottla.spark.sink.options import SinkOptions
@@ -98,10 +99,25 @@ class RowEncoder:
     def encode(self, rows: Any, now_ms: int) -> Iterator[Prepared]:
         """A pyarrow.RecordBatch with the sink's columns as batches; RowError for a row that cannot be written."""
         self._sticky += 1
-        columns = row_columns(*(_small(_column(rows, name)) for name in ("key", "value", "headers")))
+        columns = self._columns(rows)
         asked = _asked_partitions(_column(rows, "partition"))
         for topic, which in self._topics(rows):
             yield from self._encode_topic(topic, which, columns, asked, rows.num_rows, now_ms)
+
+    def _columns(self, rows: Any) -> RowColumns:
+        key, value, headers = (_small(_column(rows, name)) for name in ("key", "value", "headers"))
+        sealer = None if self._options.encryption_key is None else sealer_of(self._options.encryption_key)
+        if sealer is None:
+            return row_columns(key, value, headers)
+        count, topic = rows.num_rows, self._options.topic
+        # A row without a topic is refused by `_topics`, whatever has been made of it here.
+        topics = (
+            [name or "" for name in rows.column("topic").to_pylist()] if topic is None else [topic] * count
+        )
+        columns = (
+            [None] * count if column is None else column.to_pylist() for column in (key, value, headers)
+        )
+        return sealed(sealer, topics, *columns)
 
     def _topics(self, rows: Any) -> list[tuple[str, Any | None]]:
         """Each topic with the numbers of its rows; None for all of them."""

@@ -15,7 +15,9 @@ from ottla.client.consumer.inline import CompletedFetch, OffsetOutOfRange, RawFe
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import batch_at
 from ottla.records.columns import ColumnBuilder
+from ottla.security.encryption import LeftSealed, Opener
 from ottla.spark.connection import shared_client
+from ottla.spark.encryption import opened, opener_of, refuse_sealed
 from ottla.spark.source.arrow import BatchMaker
 from ottla.spark.source.cluster import Cluster, Losses, in_one_line
 from ottla.spark.source.options import SourceOptions
@@ -86,7 +88,11 @@ class RangeReader:
         self._options = options
         self._losses = Losses(options.fail_on_data_loss)
         self._has_looked_again = False
-        self._builder = ColumnBuilder(options.include_headers)
+        self._opener: Opener | LeftSealed | None = None
+        if options.encryption_key is not None:
+            self._opener = opener_of(options.encryption_key, allow_plain=options.allow_plaintext)
+        self._has_looked_at_values = self._opener is not None
+        self._builder = ColumnBuilder(options.include_headers or isinstance(self._opener, Opener))
         self._maker = BatchMaker(whole.tp.topic, whole.tp.partition, options.include_headers)
 
     def batches(self) -> Iterator[Any]:
@@ -101,6 +107,9 @@ class RangeReader:
             check_crcs=self._options.check_crcs,
         )
         for chunk in fetcher:
+            if not self._has_looked_at_values:
+                self._has_looked_at_values = True
+                refuse_sealed(chunk)
             # Where a transaction was aborted, batches are looked at one by one.
             yield from self._sections(chunk) if chunk.aborted else self._plain(chunk)
             self.position = chunk.next_offset
@@ -120,7 +129,7 @@ class RangeReader:
     def rest(self) -> Iterator[Any]:
         """What is left, as the last RecordBatch."""
         if self._builder.rows:
-            yield self._maker.batch(self._builder.finish())
+            yield self._finished()
 
     def skip_to(self, log_start_offset: int, why: str) -> None:
         """The log begins after the position, or has ended before it, or is gone: go on where there is something."""
@@ -149,7 +158,7 @@ class RangeReader:
                 True,  # none was aborted here, so that a transaction's batches are like any others
             )
             if self._is_full:
-                yield self._maker.batch(self._builder.finish())
+                yield self._finished()
             elif position < end:
                 batch = batch_at(data, position, end)
                 assert batch is not None, "chunks hold whole batches"
@@ -160,7 +169,14 @@ class RangeReader:
         for section in plain_sections(chunk):
             self._builder.add_records(*section, chunk.fetch_offset, self._whole.end)
             if self._is_full:
-                yield self._maker.batch(self._builder.finish())
+                yield self._finished()
+
+    def _finished(self) -> Any:
+        columns = self._builder.finish()
+        if isinstance(self._opener, Opener):
+            with_headers = self._options.include_headers
+            columns = opened(columns, self._opener, self._whole.tp, with_headers=with_headers)
+        return self._maker.batch(columns)
 
     @property
     def _is_full(self) -> bool:

@@ -27,6 +27,7 @@ from ottla.spark.connection import (
     check_names,
     kafka_options,
 )
+from ottla.spark.encryption import ALLOW_PLAIN, KEY, reference_of
 from ottla.spark.source.plan import (
     EARLIEST,
     LATEST,
@@ -73,6 +74,8 @@ USED_KAFKA_KEYS = (
     "fetch.max.bytes",
     "max.partition.fetch.bytes",
     "check.crcs",
+    KEY,
+    ALLOW_PLAIN,
 )
 REFUSED_KAFKA_KEYS = {
     "auto.offset.reset": "say with startingOffsets where a query begins",
@@ -227,6 +230,9 @@ class SourceOptions:
     check_crcs: bool
     kafka: KafkaOptions
     no_effect: tuple[str, ...]
+    # A reference to the keyring by which tasks decrypt values.
+    encryption_key: str | None = None
+    allow_plaintext: bool = False
 
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
@@ -261,6 +267,8 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         check_crcs=boolean(given, "kafka.check.crcs", True),
         kafka=kafka,
         no_effect=(*kafka.ignored, *(name for name in SOURCE_NO_MEANING if name.lower() in given)),
+        encryption_key=reference_of(kafka.used),
+        allow_plaintext=boolean(given, PREFIX + ALLOW_PLAIN, False),
     )
 
 

@@ -73,7 +73,9 @@ class World(OnePartition):
         node: Any = SimpleNamespace(
             replicas=self.replicas, loop=loop, unpacking=unpacking, authorizer=self.authorizer
         )
-        connection: Any = SimpleNamespace(principal=ALICE, peer=("10.0.0.9", 4711), decisions=None)
+        connection: Any = SimpleNamespace(
+            principal=ALICE, peer=("10.0.0.9", 4711), decisions=None, audit=None
+        )
         return Context(node, connection, RequestHeader(2, version, 1, None), 0)
 
     def list_offset(
