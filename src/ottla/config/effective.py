@@ -27,6 +27,8 @@ OF_SECURITY = frozenset(
         "sasl.mechanism.controller.protocol",
         "sasl.mechanism.inter.broker.protocol",
         "sasl.server.max.receive.size",
+        "ssl.allow.dn.changes",
+        "ssl.allow.san.changes",
         "ssl.cipher.suites",
         "ssl.client.auth",
         "ssl.enabled.protocols",

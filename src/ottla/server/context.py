@@ -1,7 +1,7 @@
 """What a handler is given: the node's services, and who asks."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -122,6 +122,8 @@ class Services(ControllerServices):
     topic_creation: AutoTopicCreationManager
     streams_topics: StreamsInternalTopics
     topic_encoder: TopicEncoder = field(default_factory=TopicEncoder)
+    # Raises ConfigError if this node's listeners could not go on with a configuration; with the keys that were named.
+    check_stores: Callable[["BrokerConfig", Collection[str]], Awaitable[None]] | None = None
 
 
 class Sender(NamedTuple):

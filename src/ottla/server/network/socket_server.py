@@ -12,9 +12,9 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.effective import check_protection
 from ottla.config.errors import ConfigError
 from ottla.config.listeners import Listener as ListenerConfig
+from ottla.config.settings import LISTENER_PREFIX
 from ottla.config.types import SECURITY_PROTOCOLS
 from ottla.metadata.registrations import Endpoint
 from ottla.model.clock import Clock
@@ -44,7 +45,7 @@ from ottla.server.network.tls import SEALED_BUFFER_BYTES, Handshakes, TlsConnect
 from ottla.storage.files import open_files
 
 if TYPE_CHECKING:
-    from ottla.server.network.channel_builders import ScramCredentials
+    from ottla.server.network.channel_builders import ListenerTls, ScramCredentials
 
 log = logging.getLogger("ottla.server")
 # What concerns whoever configured the node.
@@ -239,7 +240,8 @@ class Acceptor:
         self.monotonic = monotonic
         self.turns = Turns(self.loop, monotonic)
         self._connections = connections
-        self._tls = tls
+        # Of connections that come in from now on.
+        self.tls = tls
         self._sasl = sasl
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
@@ -295,7 +297,7 @@ class Acceptor:
             self._sockets.remove(listening)
 
     def _accept(self) -> Connection:
-        connection = Connection(self) if self._tls is None else TlsConnection(self, self._tls)
+        connection = Connection(self) if self.tls is None else TlsConnection(self, self.tls)
         if self._sasl is not None:
             SaslServerAuthenticator(connection, self._sasl)
         return connection
@@ -360,6 +362,8 @@ class SocketServer:
         self._handshakes: Handshakes | None = None
         self.connections = Connections(limits_of(config), pool_of(config), monotonic)
         self._hosts: dict[str, Acceptor] = {}
+        # Of the listeners that have TLS.
+        self._identities: dict[str, ListenerTls] = {}
 
     async def bind(self) -> None:
         """Take every address; ConfigError in one line if one cannot be had."""
@@ -404,6 +408,7 @@ class SocketServer:
 
         # Stores are files, and keys may take long to be had from their passwords.
         identity = await asyncio.to_thread(ListenerTls, self._config, listener.name)
+        self._identities[listener.name] = identity
         return TlsLayer(identity, self._handshakes, self._sealed)
 
     def _sasl(self, listener: ListenerConfig) -> SaslListener:
@@ -443,10 +448,39 @@ class SocketServer:
     def _of(self, kind: Listener | None) -> list[Acceptor]:
         return [host for host in self._hosts.values() if kind is None or host.kind is kind]
 
-    def reconfigure(self, config: BrokerConfig) -> None:
-        """The limits may change while the broker runs."""
+    async def check_stores(self, config: BrokerConfig, named: Collection[str]) -> None:
+        """ConfigError if a listener could not go on with the stores of this configuration (KIP-226).
+
+        `named` are the keys of the request: a file that was written again is looked into only if its listener is meant.
+        """
+        for listener, identity in list(self._identities.items()):
+            prefix = f"{LISTENER_PREFIX}{listener.lower()}.ssl."
+            if any(name.startswith(prefix) for name in named):
+                await asyncio.to_thread(identity.renewed, config)
+
+    async def reconfigure(self, config: BrokerConfig, *, is_serving: bool = True) -> None:
+        """The limits may change while the broker runs, and the stores of listeners, for new connections."""
         self._config = config
         self.connections.limits = limits_of(config)
+        for listener, identity in list(self._identities.items()):
+            try:
+                new = await asyncio.to_thread(identity.renewed, config, is_serving=is_serving)
+            except ConfigError as error:
+                node_log.error("what was served before is served on: %s", error)
+                continue
+            if new is None:
+                continue
+            host = self._hosts[listener]
+            assert host.tls is not None
+            host.tls = replace(host.tls, identity=new)
+            self._identities[listener] = new
+            found = new.certificate
+            node_log.info(
+                "listener %s has new stores: the certificate of %s, until %s",
+                listener,
+                found.name,
+                found.not_after,
+            )
 
     def advertised(self, listeners: Iterable[ListenerConfig]) -> list[Endpoint]:
         """The addresses that clients get: the advertised address, with the real port where 0 was asked for."""
