@@ -27,14 +27,17 @@ from ottla.config.settings import LISTENER_PREFIX
 from ottla.config.types import SECURITY_PROTOCOLS
 from ottla.metadata.registrations import Endpoint
 from ottla.model.clock import Clock
+from ottla.model.errors import KafkaError
 from ottla.model.tasks import spawn_restarting
 from ottla.security.channels import WITH_SASL, WITH_TLS
+from ottla.security.principal import BUILDER_CLASS, load_principal_builder
 from ottla.server.network.authentication import SaslListener, SaslServerAuthenticator
 from ottla.server.network.connection import (
     SHARED_BUFFER_BYTES,
     Connection,
     Dispatch,
     Listener,
+    Principals,
     RunningHandler,
     Turns,
     describe_handler,
@@ -228,6 +231,7 @@ class Acceptor:
         *,
         tls: TlsLayer | None = None,
         sasl: SaslListener | None = None,
+        principals: Principals | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.listener_name = listener_name
@@ -243,6 +247,7 @@ class Acceptor:
         # Of connections that come in from now on.
         self.tls = tls
         self._sasl = sasl
+        self._principals = principals
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._backlog = BACKLOG
@@ -299,7 +304,7 @@ class Acceptor:
     def _accept(self) -> Connection:
         connection = Connection(self) if self.tls is None else TlsConnection(self, self.tls)
         if self._sasl is not None:
-            SaslServerAuthenticator(connection, self._sasl)
+            SaslServerAuthenticator(connection, self._sasl, self._principals)
         return connection
 
     def stop(self) -> None:
@@ -310,7 +315,16 @@ class Acceptor:
         self._sockets.clear()
 
     def opened(self, connection: Connection) -> bool:
-        return self._connections.admit(connection)
+        if not self._connections.admit(connection):
+            return False
+        if self._principals is not None and self._tls is None and self._sasl is None:
+            try:
+                connection.principal = self._principals.build(connection, connection.principal)
+            except KafkaError as error:
+                log.warning("%s: %s", connection.name, error)
+                self._connections.forget(connection)
+                return False
+        return True
 
     def closed(self, connection: Connection) -> None:
         self._connections.forget(connection)
@@ -374,6 +388,7 @@ class SocketServer:
     async def _bind(self, listener: ListenerConfig) -> Acceptor:
         config = self._config
         kind = Listener.CONTROLLER if listener.name in config.controller_listener_names else Listener.BROKER
+        principals = self._principals(listener)
         host = Acceptor(
             listener.name,
             kind,
@@ -382,8 +397,9 @@ class SocketServer:
             self._shared,
             config.for_listener(listener.name, "socket.request.max.bytes"),
             monotonic,
-            tls=await self._tls(listener) if listener.security_protocol in WITH_TLS else None,
+            tls=await self._tls(listener, principals) if listener.security_protocol in WITH_TLS else None,
             sasl=self._sasl(listener) if listener.security_protocol in WITH_SASL else None,
+            principals=principals,
         )
         bind = partial(
             host.bind, listener.host, backlog=self._backlog(), options=self._options(listener.name)
@@ -400,7 +416,12 @@ class SocketServer:
                 raise ConfigError(_cannot_listen(listener, error), "listeners") from error
         return host
 
-    async def _tls(self, listener: ListenerConfig) -> TlsLayer:
+    def _principals(self, listener: ListenerConfig) -> Principals | None:
+        path = self._config.for_listener(listener.name, BUILDER_CLASS)
+        builder = load_principal_builder(path, self._config.static)
+        return None if builder is None else Principals(builder, listener.name, listener.security_protocol)
+
+    async def _tls(self, listener: ListenerConfig, principals: Principals | None) -> TlsLayer:
         if self._sealed is None or self._handshakes is None:
             self._sealed = sealed_buffer()
             self._handshakes = Handshakes(asyncio.get_running_loop())
@@ -409,7 +430,7 @@ class SocketServer:
         # Stores are files, and keys may take long to be had from their passwords.
         identity = await asyncio.to_thread(ListenerTls, self._config, listener.name)
         self._identities[listener.name] = identity
-        return TlsLayer(identity, self._handshakes, self._sealed)
+        return TlsLayer(identity, self._handshakes, self._sealed, principals)
 
     def _sasl(self, listener: ListenerConfig) -> SaslListener:
         from ottla.server.network.channel_builders import ListenerSasl
@@ -434,9 +455,12 @@ class SocketServer:
         }
         return {option: size for option, size in sizes.items() if size > 0}
 
-    async def serve(self, kind: Listener, dispatch: Dispatch) -> None:
-        """Begin to answer on the listeners of a kind: `dispatch` takes their frames."""
+    async def serve(self, kind: Listener, dispatch: Dispatch, names: Iterable[str] | None = None) -> None:
+        """Begin to answer on the listeners of a kind, or on those of them with these names: `dispatch` takes frames."""
+        wanted = None if names is None else set(names)
         for host in self._of(kind):
+            if wanted is not None and host.listener_name not in wanted:
+                continue
             host.dispatch = dispatch
             try:
                 await host.start()
