@@ -310,19 +310,12 @@ def _check_listeners(before: BrokerConfig, config: BrokerConfig) -> None:
                 )
     # Classes are loaded at the start alone.
     builder = "principal.builder.class"
-<<<<<<< HEAD
-    if config[builder] != BROKER_KEYS[builder].default:
-        raise refused_by_part(
-            builder, f"{config[builder]} cannot be loaded: connections have no principals yet"
-        )
-=======
     for listener in config.listeners:
         if before.for_listener(listener.name, builder) != config.for_listener(listener.name, builder):
-            raise _refused_by_part(
+            raise refused_by_part(
                 builder,
                 f"listener {listener.name} cannot take another {builder} while it runs: restart the node",
             )
->>>>>>> sec-acl
 
 
 def _pool_problem(name: str, old: int, new: int) -> str | None:

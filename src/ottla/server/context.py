@@ -92,6 +92,8 @@ class ControllerServices:
     gone_brokers: GoneBrokers | None = None
     # Who judges requests; None: everybody may do everything.
     authorizer: Authorizer | None = None
+    # Raises ConfigError if this node's listeners could not go on with a configuration; with the keys that were named.
+    check_stores: Callable[["BrokerConfig", Collection[str]], Awaitable[None]] | None = None
     # What large requests list, all together.
     elements: ElementBudget = field(default_factory=ElementBudget)
 
@@ -122,8 +124,6 @@ class Services(ControllerServices):
     topic_creation: AutoTopicCreationManager
     streams_topics: StreamsInternalTopics
     topic_encoder: TopicEncoder = field(default_factory=TopicEncoder)
-    # Raises ConfigError if this node's listeners could not go on with a configuration; with the keys that were named.
-    check_stores: Callable[["BrokerConfig", Collection[str]], Awaitable[None]] | None = None
 
 
 class Sender(NamedTuple):

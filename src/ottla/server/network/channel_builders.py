@@ -162,9 +162,8 @@ class ListenerTls:
 
     def _problem_with(self, new: "ListenerTls") -> str | None:
         """Why these stores may not follow (SslFactory.createNewSslEngineFactory)."""
-        allow_dn, allow_san = (
-            bool(self._get(self._config, f"ssl.allow.{name}.changes")) for name in ("dn", "san")
-        )
+        allow_dn = self._get(self._config, "ssl.allow.dn.changes")
+        allow_san = self._get(self._config, "ssl.allow.san.changes")
         if (problem := certificate_changes(self._chain, new._chain, allow_dn, allow_san)) is not None:
             return problem
         if new._has_trust_store and not self._has_trust_store:
