@@ -214,6 +214,13 @@ def test_a_store_with_a_password(changing: Changing, tmp_path: Path) -> None:
     said = refusal(changing.admin, **settings, **{f"{prefix}.password": "a-guess"})
     assert "the password is wrong" in said
     assert "a-guess" not in said
+    # A reference to a file stays text (CVE-2024-31141).
+    secret = tmp_path / "secret.properties"
+    secret.write_text(f"p={PASSWORD}\n")
+    reference = {f"{prefix}.password": f"${{file:{secret}:p}}", "config.providers": "file"}
+    reference["config.providers.file.class"] = "org.apache.kafka.common.config.provider.FileConfigProvider"
+    for given in (dict(list(reference.items())[:1]), reference):
+        assert PASSWORD not in refusal(changing.admin, **settings, **given)
     alter(changing.admin, 1, **settings, **{f"{prefix}.password": PASSWORD})
     assert served(changing.port) == serial_of(new)
     resource = ConfigResource(ResourceType.BROKER, "1")
