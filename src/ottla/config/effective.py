@@ -72,6 +72,8 @@ OF_SECURITY = frozenset(
         "sasl.oauthbearer.sub.claim.name",
         "sasl.oauthbearer.token.endpoint.url",
         "sasl.server.max.receive.size",
+        "ssl.allow.dn.changes",
+        "ssl.allow.san.changes",
         "ssl.cipher.suites",
         "ssl.client.auth",
         "ssl.enabled.protocols",

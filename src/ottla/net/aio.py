@@ -85,17 +85,20 @@ class Driver:
         self,
         core: Core,
         *,
-        ssl_context: ssl.SSLContext | None = None,
+        ssl_context: ssl.SSLContext | Callable[[], ssl.SSLContext | None] | None = None,
         lock: AbstractContextManager[Any] | None = None,
         large_answers: bool = False,
         receive_buffer_bytes: int | None = None,
     ) -> None:
-        """`large_answers` spares a copy of what takes many reads, at the price of a call for each read."""
+        """`large_answers` spares a copy of what takes many reads, at the price of a call for each read.
+
+        An `ssl_context` that is a function is asked for each connection: it may be another one the next time.
+        """
         self.core = core
         self._link_type: type[_BaseLink] = _FilledLink if large_answers else _Link
         self._receive_buffer_bytes = receive_buffer_bytes
         self.lock = lock if lock is not None else nullcontext()
-        self._ssl = ssl_context
+        self._ssl_context = ssl_context
         self._loop = asyncio.get_running_loop()
         self._links: dict[int, _BaseLink] = {}
         self._connecting: dict[int, asyncio.Task[None]] = {}
@@ -251,13 +254,14 @@ class Driver:
     # -- events ---------------------------------------------------------------------------------------
 
     async def _connect(self, action: Connect) -> None:
+        context = self._ssl_context() if callable(self._ssl_context) else self._ssl_context
         try:
             await self._loop.create_connection(
                 lambda: cast(asyncio.Protocol, self._link_type(self, action.link)),
                 action.host,
                 action.port,
-                ssl=self._ssl,
-                server_hostname=action.host if self._ssl is not None else None,
+                ssl=context,
+                server_hostname=action.host if context is not None else None,
             )
         except (OSError, ValueError) as error:
             # Refused, unreachable, unknown name, TLS handshake: all are OSErrors. The rest is what cannot be a name.

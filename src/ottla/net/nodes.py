@@ -271,7 +271,7 @@ class NodeClient:
         self._core = NodeCore(settings, random or Random(), authenticator_of(security))
         self._driver = Driver(
             self._core,
-            ssl_context=security.ssl_context,
+            ssl_context=security.current_context,
             large_answers=settings.large_answers,
             receive_buffer_bytes=settings.receive_buffer_bytes,
         )

@@ -75,6 +75,9 @@ def monotonic_ms() -> float:
 
 def reason_of(error: Exception) -> str:
     """Why a connection failed, in few words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        # Expired, of another host, of an authority that is not trusted: each has another cure.
+        return f"TLS: certificate verify failed: {error.verify_message.rstrip('.')}"
     if isinstance(error, ssl.SSLError):
         return f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
     if isinstance(error, ConnectionResetError):

@@ -2,7 +2,8 @@
 
 Rules: settings of a listener win over those of the node (listener.name.<listener>.<key>), and those of a mechanism are
 the listener's alone (listener.name.<listener>.<mechanism>.<key>), as in Kafka. Whatever is wrong with them is
-ConfigError, in one line without a secret, before the node listens. Secrets are read here and kept nowhere else. It is
+ConfigError, in one line without a secret, before the node listens. Stores may change while it does (KIP-226): new
+connections get the new ones, others keep what they have. Secrets are read here and kept nowhere else. It is
 imported where there is something to secure: what it takes would slow every start down.
 
 Owner: the node's SocketServer, on the broker's loop.
@@ -12,11 +13,12 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from ottla.config.broker import BrokerConfig
-from ottla.config.definitions import BROKER_KEYS, parse_value
+from ottla.config.definitions import BROKER_KEYS, LISTENER_ONLY_KEYS, parse_value
 from ottla.config.errors import ConfigError
 from ottla.config.settings import LISTENER_PREFIX
 from ottla.model.clock import Clock
@@ -31,10 +33,18 @@ from ottla.security.sasl.plain import JaasUsers, PlainSaslServer
 from ottla.security.sasl.scram import ScramSaslServer, ScramUsers
 from ottla.security.scram_credentials import MECHANISMS as SCRAM_MECHANISMS
 from ottla.security.scram_credentials import Mechanism
-from ottla.security.tls.contexts import client_context, server_context, tls_settings
+from ottla.security.tls.contexts import (
+    certificate_changes,
+    client_context,
+    handshake_error,
+    load_key_material,
+    made_of,
+    server_context,
+    tls_settings,
+)
 from ottla.security.tls.der import DerError
 from ottla.security.tls.mapping import NoMatchingRule, SslPrincipalMapper
-from ottla.security.tls.names import read_certificate
+from ottla.security.tls.names import Certificate, read_certificate
 
 HANDLER_KEY: Final = "sasl.server.callback.handler.class"
 VALIDATOR_KEY: Final = "sasl.oauthbearer.jwt.validator.class"
@@ -73,11 +83,13 @@ def node_channels(config: BrokerConfig) -> NodeChannels:
 def _node_channel(config: BrokerConfig, listener: str, mechanism_key: str) -> ChannelSecurity:
     protocol = config.security_protocols[listener]
     try:
-        context = None
+        context, stores = None, None
         if protocol in WITH_TLS:
-            context = client_context(tls_settings(partial(config.for_listener, listener)))
+            settings = tls_settings(partial(config.for_listener, listener))
+            stores = made_of(settings)
+            context = client_context(settings)
         if protocol not in WITH_SASL:
-            return ChannelSecurity(context)
+            return ChannelSecurity(context, made_of=stores)
         mechanism = config.for_listener(listener, mechanism_key)
         jaas_key = f"{LISTENER_PREFIX}{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
         exchanges = sasl_exchanges(
@@ -86,22 +98,116 @@ def _node_channel(config: BrokerConfig, listener: str, mechanism_key: str) -> Ch
             config.originals.get(jaas_key),
             get=mechanism_getter(config, listener, mechanism),
         )
-        return ChannelSecurity(context, mechanism, exchanges)
+        return ChannelSecurity(context, mechanism, exchanges, stores)
     except ConfigError as error:
         raise ConfigError(f"connections to listener {listener} of other nodes: {error}", error.key) from None
 
 
-class ListenerTls:
-    """The TLS of one listener (TlsIdentity)."""
+def renew_node_channels(channels: NodeChannels, config: BrokerConfig) -> None:
+    """Connections to other nodes that are made from now on use the stores of this configuration.
 
-    def __init__(self, config: BrokerConfig, listener: str) -> None:
-        """Reads its stores, which takes a while: off the loop."""
-        get = partial(config.for_listener, listener)
+    ConfigError if they cannot, and those that they had are used on. Reads stores: off the loop.
+    """
+    listeners = {config.controller_listener_names[0]: channels.controllers}
+    if config.is_broker:
+        listeners[config.inter_broker_listener_name] = channels.brokers
+    for listener, channel in listeners.items():
+        if channel.ssl_context is None:
+            continue
         try:
-            self.context = server_context(tls_settings(get))
-            self._mapper = SslPrincipalMapper(get("ssl.principal.mapping.rules"))
+            settings = tls_settings(partial(config.for_listener, listener))
+            stores = made_of(settings)
+            if stores != channel.made_of:
+                channel.ssl_context = client_context(settings)
+                channel.made_of = stores
+        except ConfigError as error:
+            raise ConfigError(
+                f"connections to listener {listener} of other nodes: {error}", error.key
+            ) from None
+
+
+class ListenerTls:
+    """The TLS of one listener (TlsIdentity), by its stores as they are when it is made (SslFactory)."""
+
+    def __init__(
+        self, config: BrokerConfig, listener: str, *, started_with: BrokerConfig | None = None
+    ) -> None:
+        """Reads its stores, which takes a while: off the loop.
+
+        While the node runs a listener may get other stores; everything else stays as it was when it was started.
+        """
+        self._config = config
+        self._started_with = config if started_with is None else started_with
+        self._listener = listener
+        try:
+            settings = tls_settings(partial(self._get, config))
+            self._made_of = made_of(settings)
+            material = load_key_material(settings)
+            self.context = server_context(settings, material)
+            self._mapper = SslPrincipalMapper(self._get(config, "ssl.principal.mapping.rules"))
+            self._chain = material.chain
+            self._has_trust_store = settings.trust_store.is_set
+            # As another broker would have it, for trying the stores out; there is no name to check then.
+            self._client_context = (
+                client_context(replace(settings, endpoint_identification_algorithm=""), material)
+                if config.is_broker and listener == config.inter_broker_listener_name
+                else None
+            )
         except ConfigError as error:
             raise ConfigError(f"listener {listener}: {error}", error.key) from None
+
+    def _get(self, config: BrokerConfig, key: str) -> Any:
+        of = config if key in LISTENER_ONLY_KEYS else self._started_with
+        return of.for_listener(self._listener, key)
+
+    @property
+    def certificate(self) -> Certificate:
+        """What it shows to others."""
+        return read_certificate(self._chain[0])
+
+    def renewed(self, config: BrokerConfig, *, is_serving: bool = True) -> "ListenerTls | None":
+        """The same listener with the stores of a configuration, or with those it has, written again; None: as it is.
+
+        ConfigError if they cannot be used, or not in the place of these while it is serving: whoever knows the
+        certificate by its names must know the next one too, and brokers must trust one another, whether they have the
+        old stores or the new. Reads stores: off the loop.
+        """
+        try:
+            if made_of(tls_settings(partial(self._get, config))) == self._made_of:
+                return None
+        except ConfigError as error:
+            raise ConfigError(f"listener {self._listener}: {error}", error.key) from None
+        new = ListenerTls(config, self._listener, started_with=self._started_with)
+        problem = self._problem_with(new) if is_serving else None
+        if problem is not None:
+            raise ConfigError(f"listener {self._listener}: {problem}", "ssl.keystore.location")
+        return new
+
+    def _problem_with(self, new: "ListenerTls") -> str | None:
+        """Why these stores may not follow (SslFactory.createNewSslEngineFactory)."""
+        allow_dn = self._get(self._config, "ssl.allow.dn.changes")
+        allow_san = self._get(self._config, "ssl.allow.san.changes")
+        if (problem := certificate_changes(self._chain, new._chain, allow_dn, allow_san)) is not None:
+            return problem
+        if new._has_trust_store and not self._has_trust_store:
+            return "Cannot add SSL truststore to an existing listener for which no truststore was configured."
+        if self._client_context is None or new._client_context is None:
+            return None
+        for server, client, what in (
+            (
+                self.context,
+                new._client_context,
+                "a broker with the new stores would not reach one with the old",
+            ),
+            (
+                new.context,
+                self._client_context,
+                "a broker with the old stores would not reach one with the new",
+            ),
+        ):
+            if (why := handshake_error(server, client)) is not None:
+                return f"{what}: {why}"
+        return None
 
     def principal_of(self, certificate: bytes) -> KafkaPrincipal:
         """KafkaError if its name is nobody's."""

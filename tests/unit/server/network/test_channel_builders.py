@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.certificates import Authority
+from tests.support.certificates import Authority, Identity
 
 from ottla.config.broker import BrokerConfig
 from ottla.config.errors import ConfigError
@@ -23,6 +23,7 @@ from ottla.server.network.channel_builders import (
     ListenerTls,
     mechanism_getter,
     node_channels,
+    renew_node_channels,
 )
 
 PLAIN_JAAS = (
@@ -293,3 +294,139 @@ def test_a_setting_of_a_mechanism_wins_over_the_listeners_and_that_over_the_node
     made = config("SASL_PLAINTEXT", **{key: 1, f"listener.name.in.oauthbearer.{key}": "3"})
     assert mechanism_getter(made, "IN", "OAUTHBEARER")(key) == 3
     assert mechanism_getter(made, "IN", "OAUTHBEARER")("sasl.oauthbearer.header.urlencode") is None
+
+
+# ---- stores that change while the node runs ---------------------------------------------------------------------
+
+
+def write_store(path: Path, identity: Identity) -> None:
+    path.write_bytes(identity.key.read_bytes() + identity.certificate.read_bytes())
+
+
+def with_stores(made: BrokerConfig, **names: object) -> BrokerConfig:
+    """With stores of the listener that were set while the broker runs."""
+    prefix = "listener.name.in.ssl."
+    return made.with_layers({}, {prefix + key.replace("_", "."): str(value) for key, value in names.items()})
+
+
+def test_a_listener_takes_what_was_written_again(authority: Authority, tmp_path: Path) -> None:
+    made = config("SSL", **stores(authority, tmp_path))
+    identity = ListenerTls(made, "IN")
+    assert identity.renewed(made) is None
+    new = authority.issue()
+    write_store(tmp_path / "node.pem", new)
+    renewed = identity.renewed(made)
+    assert renewed is not None
+    assert renewed.certificate.serial != identity.certificate.serial
+    assert renewed.context is not identity.context
+    assert renewed.renewed(made) is None
+
+
+def test_a_listener_takes_other_stores(authority: Authority, tmp_path: Path) -> None:
+    made = config("SSL", **stores(authority, tmp_path))
+    identity = ListenerTls(made, "IN")
+    write_store(tmp_path / "next.pem", authority.issue())
+    renewed = identity.renewed(with_stores(made, keystore_location=tmp_path / "next.pem"))
+    assert renewed is not None
+    assert renewed.renewed(with_stores(made, keystore_location=tmp_path / "next.pem")) is None
+    # What was set is taken back.
+    assert renewed.renewed(made) is not None
+
+
+def test_what_is_no_store_stays_until_the_node_restarts(authority: Authority, tmp_path: Path) -> None:
+    made = config("SSL", **stores(authority, tmp_path), ssl_client_auth="required")
+    identity = ListenerTls(made, "IN")
+    weaker = with_stores(made, client_auth="none")
+    assert weaker.for_listener("IN", "ssl.client.auth") == "none"
+    assert identity.renewed(weaker) is None
+    write_store(tmp_path / "node.pem", authority.issue())
+    renewed = identity.renewed(weaker)
+    assert renewed is not None
+    assert renewed.context.verify_mode is ssl.CERT_REQUIRED
+
+
+@pytest.mark.parametrize(
+    ("next_one", "allowed", "words"),
+    [
+        ({"common_name": "other"}, "dn", "Keystore DistinguishedName does not match"),
+        ({"hosts": ("localhost",)}, "san", "Keystore SubjectAltNames do not match"),
+    ],
+)
+def test_names_stay_unless_they_may_change(
+    authority: Authority, tmp_path: Path, next_one: dict[str, object], allowed: str, words: str
+) -> None:
+    keys = stores(authority, tmp_path)
+    strict = ListenerTls(config("SSL", **keys), "IN")
+    loose_config = config("SSL", **keys, **{f"ssl.allow.{allowed}.changes": "true"})
+    loose = ListenerTls(loose_config, "IN")
+    write_store(tmp_path / "node.pem", authority.issue(**next_one))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=f"listener IN: {words}"):
+        strict.renewed(config("SSL", **keys))
+    assert loose.renewed(loose_config) is not None
+    # Before it serves nobody knows the old one.
+    assert strict.renewed(config("SSL", **keys), is_serving=False) is not None
+
+
+def test_brokers_go_on_trusting_one_another(authority: Authority, tmp_path: Path) -> None:
+    foreign = Authority(tmp_path / "foreign", "Foreign")
+    made = config("SSL", **stores(authority, tmp_path))
+    identity = ListenerTls(made, "IN")
+    write_store(tmp_path / "foreign.pem", foreign.issue())
+    strange = with_stores(made, keystore_location=tmp_path / "foreign.pem")
+    with pytest.raises(ConfigError, match="a broker with the old stores would not reach one with the new"):
+        identity.renewed(strange)
+    # Both at once is no better: those that have the old ones would be left.
+    both = with_stores(
+        made, keystore_location=tmp_path / "foreign.pem", truststore_location=foreign.certificate
+    )
+    with pytest.raises(ConfigError, match="a broker with the new stores would not reach one with the old"):
+        identity.renewed(both)
+
+
+def test_a_trust_store_cannot_be_added_while_it_runs(authority: Authority, tmp_path: Path) -> None:
+    keys = stores(authority, tmp_path)
+    without = {key: value for key, value in keys.items() if "truststore" not in key}
+    made = BrokerConfig.of(
+        {
+            "log.dirs": "/nowhere",
+            "listeners": "IN://127.0.0.1:0,OUT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "OUT",
+            "listener.security.protocol.map": "IN:SSL,OUT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            **{name.replace("_", "."): value for name, value in without.items()},
+        }
+    )
+    identity = ListenerTls(made, "IN")
+    trusting = with_stores(made, truststore_location=authority.certificate, truststore_type="PEM")
+    with pytest.raises(ConfigError, match="Cannot add SSL truststore"):
+        identity.renewed(trusting)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"garbage", b"\xfe\xed\xfe\xed", b"\x30\x82"])
+def test_what_is_no_store_is_one_line(authority: Authority, tmp_path: Path, content: bytes | None) -> None:
+    made = config("SSL", **stores(authority, tmp_path))
+    identity = ListenerTls(made, "IN")
+    path = tmp_path / "node.pem"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"listener IN: ssl\.keystore\.location") as refused:
+        identity.renewed(made)
+    assert "\n" not in str(refused.value)
+
+
+def test_connections_to_other_nodes_take_new_stores(authority: Authority, tmp_path: Path) -> None:
+    made = config("SSL", **stores(authority, tmp_path))
+    channels = node_channels(made)
+    before = channels.brokers.current_context()
+    renew_node_channels(channels, made)
+    assert channels.brokers.current_context() is before
+    write_store(tmp_path / "node.pem", authority.issue())
+    renew_node_channels(channels, made)
+    assert channels.brokers.current_context() not in (None, before)
+    assert channels.controllers.current_context() is None
+    after = channels.brokers.current_context()
+    (tmp_path / "node.pem").write_bytes(b"garbage")
+    with pytest.raises(ConfigError, match="connections to listener IN of other nodes: "):
+        renew_node_channels(channels, made)
+    assert channels.brokers.current_context() is after
