@@ -62,7 +62,13 @@ def _parse_address(text: str) -> Address:
     return Address(host, port)
 
 
-_OF_SASL = ("sasl_mechanism", "sasl_jaas_config", "sasl_username", "sasl_password")
+_OF_SASL = (
+    "sasl_mechanism",
+    "sasl_jaas_config",
+    "sasl_username",
+    "sasl_password",
+    "sasl_oauthbearer_token_endpoint_url",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +119,42 @@ class ClientConfig:
     sasl_jaas_config: str | None = field(default=None, repr=False)
     sasl_username: str | None = None
     sasl_password: str | None = field(default=None, repr=False)
+    # Callables of one's own, or their import paths: a name and a password, or a token, for each login.
+    sasl_client_callback_handler_class: Any = None
+    sasl_login_callback_handler_class: Any = None
+    sasl_login_class: Any = None
+    # Tokens of OAUTHBEARER (KIP-768, KIP-1139): where they are had, and when anew.
+    sasl_oauthbearer_token_endpoint_url: str | None = None
+    sasl_oauthbearer_scope: str | None = None
+    sasl_oauthbearer_client_credentials_client_id: str | None = None
+    sasl_oauthbearer_client_credentials_client_secret: str | None = field(default=None, repr=False)
+    sasl_oauthbearer_header_urlencode: bool = False
+    sasl_oauthbearer_jwt_retriever_class: Any = None
+    sasl_oauthbearer_assertion_algorithm: str = "RS256"
+    sasl_oauthbearer_assertion_claim_aud: str | None = None
+    sasl_oauthbearer_assertion_claim_exp_seconds: int = 300
+    sasl_oauthbearer_assertion_claim_iss: str | None = None
+    sasl_oauthbearer_assertion_claim_jti_include: bool = False
+    sasl_oauthbearer_assertion_claim_nbf_seconds: int = 60
+    sasl_oauthbearer_assertion_claim_sub: str | None = None
+    sasl_oauthbearer_assertion_file: str | None = None
+    sasl_oauthbearer_assertion_private_key_file: str | None = None
+    sasl_oauthbearer_assertion_private_key_passphrase: str | None = field(default=None, repr=False)
+    sasl_oauthbearer_assertion_template_file: str | None = None
+    sasl_login_connect_timeout_ms: int | None = None
+    sasl_login_read_timeout_ms: int | None = None
+    sasl_login_retry_backoff_ms: int = 100
+    sasl_login_retry_backoff_max_ms: int = 10_000
+    sasl_login_refresh_window_factor: float = 0.8
+    sasl_login_refresh_window_jitter: float = 0.05
+    sasl_login_refresh_min_period_seconds: int = 60
+    sasl_login_refresh_buffer_seconds: int = 300
+    # Kerberos. MIT's library renews tickets by itself: the last four are taken, and change nothing.
+    sasl_kerberos_service_name: str | None = None
+    sasl_kerberos_kinit_cmd: str | None = None
+    sasl_kerberos_min_time_before_relogin: int | None = None
+    sasl_kerberos_ticket_renew_jitter: float | None = None
+    sasl_kerberos_ticket_renew_window_factor: float | None = None
     # Parts of Java's: refused unless they name what there is.
     ssl_provider: str | None = None
     ssl_keymanager_algorithm: str | None = None
@@ -140,7 +182,7 @@ class ClientConfig:
         context, exchanges = self.tls_context(given), self._exchanges()
         return ChannelSecurity(context, self.sasl_mechanism or "", exchanges)
 
-    def _exchanges(self) -> "Callable[[], SaslClient] | None":
+    def _exchanges(self) -> "Callable[[str], SaslClient] | None":
         if self.security_protocol not in WITH_SASL:
             given = [name for name in _OF_SASL if getattr(self, name) is not None]
             if given:
@@ -156,10 +198,17 @@ class ClientConfig:
             login = self.sasl_username, self.sasl_password
         try:
             if self.sasl_mechanism is None:
-                raise BadSetting("sasl.mechanism is not set: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
-            return sasl_exchanges(self.sasl_mechanism, "sasl.jaas.config", self.sasl_jaas_config, login)
+                from ottla.security.sasl.mechanisms import MECHANISMS
+
+                raise BadSetting(f"sasl.mechanism is not set: one of {', '.join(MECHANISMS)}")
+            return sasl_exchanges(
+                self.sasl_mechanism, "sasl.jaas.config", self.sasl_jaas_config, login, self._sasl_setting
+            )
         except BadSetting as error:
             raise ConfigError(str(error)) from None
+
+    def _sasl_setting(self, key: str) -> Any:
+        return getattr(self, key.replace(".", "_"), None)
 
     def tls_context(self, given: ssl.SSLContext | None = None) -> ssl.SSLContext | None:
         """The caller's context; without one, that of these settings if the protocol is one with TLS. Reads stores."""
@@ -272,6 +321,11 @@ def _typed(name: str, value: Any, type_name: str) -> Any:
             return int(value)
         except ValueError:
             raise ConfigError(f"{name} must be a whole number, not {value!r}") from None
+    if "float" in type_name:
+        try:
+            return float(value)
+        except ValueError:
+            raise ConfigError(f"{name} must be a number, not {value!r}") from None
     return value
 
 

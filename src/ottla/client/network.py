@@ -289,7 +289,7 @@ class NetworkCore:
         *,
         seed: int | None = None,
         software_version: str = "0",
-        authenticator: Callable[[], Authenticator] | None = None,
+        authenticator: Callable[[str], Authenticator] | None = None,
     ) -> None:
         self.config = config
         self.random = Random(seed)
@@ -312,6 +312,7 @@ class NetworkCore:
         self.buffer = client.buffer
         self.on_filled = client.on_filled
         self.on_disconnected = client.on_disconnected
+        self.on_worked = client.on_worked
         self.ready = client.ready
         self.version_for = client.version_for
         self.send = client.send

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.config.broker import BrokerConfig
+from ottla.controller.access.delegation_token_control import SECRET_KEY
 from ottla.controller.controller import Controller
 from ottla.metadata.registrations import Endpoint
 from ottla.model.clock import Clock, SystemClock
@@ -37,7 +38,7 @@ from ottla.storage.config import LogManagerSettings
 from ottla.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
-    from ottla.security.scram_credentials import Mechanism, ScramCredential
+    from ottla.security.sasl.scram import ScramUsers
 
 log = logging.getLogger("ottla.node")
 
@@ -105,8 +106,7 @@ class Node:
         self.sockets = SocketServer(
             self._static_config,
             clock=self._clock,
-            executor=self._executor,
-            scram_credentials=self._scram_credential,
+            scram_users=self._scram_users,
         )
         self._stops.append(self._close_sockets)
         await self.sockets.bind()
@@ -218,10 +218,15 @@ class Node:
         else:
             await self._shared.observe()
 
-    def _scram_credential(self, mechanism: "Mechanism", user: str) -> "ScramCredential | None":
-        from ottla.metadata.scram import credential_of  # only where somebody logs in by it
+    def _scram_users(self) -> "ScramUsers":
+        from ottla.metadata.cluster_credentials import ClusterCredentials  # only where somebody logs in
 
-        return credential_of(self._shared.metadata.image, mechanism, user)
+        return ClusterCredentials(
+            lambda: self._shared.metadata.image,
+            lambda: self.cluster_id,
+            self._clock.now_ms,
+            self._static_config[SECRET_KEY],
+        )
 
     async def _channels(self) -> NodeChannels:
         config = self._static_config

@@ -21,7 +21,8 @@ class ChannelSecurity:
 
     ssl_context: ssl.SSLContext | None = None
     mechanism: str = ""
-    new_exchange: Callable[[], SaslClient] | None = field(default=None, repr=False)
+    # With a host, whose name Kerberos has to know.
+    new_exchange: Callable[[str], SaslClient] | None = field(default=None, repr=False)
 
 
 PLAINTEXT: Final = ChannelSecurity()

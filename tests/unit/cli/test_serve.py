@@ -8,7 +8,6 @@ import re
 import shutil
 import socket
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -166,10 +165,10 @@ def test_settings_that_promise_protection_keep_a_node_from_starting(tmp_path: Pa
     file.write_text(
         APACHE + "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n"
     )
-    words = ["-X", "delegation.token.secret.key=geheim"]
+    words = ["-X", "sasl.jaas.config=geheim"]
     assert main(["serve", "-c", str(file), "-d", str(data), *words]) == 2
     error = capsys.readouterr().err
-    assert f"authorizer.class.name ({file}, line 19), delegation.token.secret.key (-X)" in error
+    assert f"authorizer.class.name ({file}, line 19), sasl.jaas.config (-X)" in error
     assert "geheim" not in error
     assert error.count("\n") == 1
     assert not data.exists()
@@ -477,7 +476,7 @@ def test_a_pipe_is_a_file_too(tmp_path: Path) -> None:
 
 async def _advertised(listeners: str, caplog: pytest.LogCaptureFixture) -> tuple[list[str], list[str]]:
     config = BrokerConfig.of({"log.dirs": "/nowhere", "listeners": listeners})
-    sockets = SocketServer(config, clock=SystemClock(), executor=ThreadPoolExecutor())
+    sockets = SocketServer(config, clock=SystemClock())
     await sockets.bind()
     hosts = [endpoint.host for endpoint in sockets.advertised(config.advertised_broker_listeners)]
     sockets.close()

@@ -13,7 +13,6 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
@@ -44,7 +43,8 @@ from ottla.server.network.tls import SEALED_BUFFER_BYTES, Handshakes, TlsConnect
 from ottla.storage.files import open_files
 
 if TYPE_CHECKING:
-    from ottla.server.network.channel_builders import ScramCredentials
+    from ottla.security.sasl.scram import ScramUsers
+    from ottla.server.network.channel_builders import ListenerSasl
 
 log = logging.getLogger("ottla.server")
 # What concerns whoever configured the node.
@@ -348,18 +348,18 @@ class SocketServer:
         config: BrokerConfig,
         *,
         clock: Clock,
-        executor: Executor,
-        scram_credentials: "ScramCredentials" = lambda mechanism, user: None,
+        scram_users: "Callable[[], ScramUsers] | None" = None,
     ) -> None:
+        """`scram_users` is asked for where there is a listener with SASL."""
         self._config = config
         self._clock = clock
-        self._executor = executor
-        self._scram_credentials = scram_credentials
+        self._scram_users = scram_users
         self._shared = shared_buffer()
         self._sealed: memoryview | None = None
         self._handshakes: Handshakes | None = None
         self.connections = Connections(limits_of(config), pool_of(config), monotonic)
         self._hosts: dict[str, Acceptor] = {}
+        self._logins: list[ListenerSasl] = []
 
     async def bind(self) -> None:
         """Take every address; ConfigError in one line if one cannot be had."""
@@ -379,7 +379,7 @@ class SocketServer:
             config.for_listener(listener.name, "socket.request.max.bytes"),
             monotonic,
             tls=await self._tls(listener) if listener.security_protocol in WITH_TLS else None,
-            sasl=self._sasl(listener) if listener.security_protocol in WITH_SASL else None,
+            sasl=await self._sasl(listener) if listener.security_protocol in WITH_SASL else None,
         )
         bind = partial(
             host.bind, listener.host, backlog=self._backlog(), options=self._options(listener.name)
@@ -406,10 +406,16 @@ class SocketServer:
         identity = await asyncio.to_thread(ListenerTls, self._config, listener.name)
         return TlsLayer(identity, self._handshakes, self._sealed)
 
-    def _sasl(self, listener: ListenerConfig) -> SaslListener:
+    async def _sasl(self, listener: ListenerConfig) -> SaslListener:
         from ottla.server.network.channel_builders import ListenerSasl
 
-        return ListenerSasl(self._config, listener.name, self._scram_credentials, self._clock, self._executor)
+        assert self._scram_users is not None, "who may log in"
+        # It may have to ask an identity provider for its keys.
+        made = await asyncio.to_thread(
+            ListenerSasl, self._config, listener.name, self._scram_users(), self._clock
+        )
+        self._logins.append(made)
+        return made
 
     def _backlog(self) -> int:
         # Kafka's default of 50 is what a burst of clients overruns; only a user's own value counts.
@@ -480,6 +486,9 @@ class SocketServer:
         for host in self._of(kind):
             host.stop()
         self.connections.close_all(kind)
+        if kind is None:
+            for login in self._logins:
+                login.close()
         if kind is None and self._handshakes is not None:
             self._handshakes.close()
 
