@@ -9,10 +9,12 @@ import difflib
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from ottla.client.errors import ConfigError
 from ottla.config.errors import ConfigError as BadSetting
+from ottla.config.properties import MAX_PROPERTIES_BYTES, parse_properties
 from ottla.config.types import SECURITY_PROTOCOLS
 from ottla.security.channels import WITH_SASL, WITH_TLS, ChannelSecurity
 
@@ -243,6 +245,59 @@ class ClientConfig:
                 raise ConfigError(_unknown(name, list(types)))
             known[key] = _typed(name, value, str(types[key]))
         return cls(**known)
+
+
+# Certificates are long, which is why they are in no repr, and public.
+_PUBLIC = frozenset({"ssl_truststore_certificates", "ssl_keystore_certificate_chain"})
+# By Kafka's names: what nobody else may see, in no repr, log, plan or message.
+SECRET_KEYS = frozenset(
+    setting.name.replace("_", ".")
+    for setting in fields(ClientConfig)
+    if not setting.repr and setting.name not in _PUBLIC
+)
+
+
+class SettingsFile(NamedTuple):
+    """What a client's properties file says, by Kafka's names; values may be secret."""
+
+    taken: dict[str, str]
+    ignored: list[tuple[str, int]]  # names that no client of ours has, with their lines
+
+    def __repr__(self) -> str:
+        return f"SettingsFile({', '.join(sorted(self.taken))})"
+
+
+def settings_file(path: str, kind: type[ClientConfig] = ClientConfig) -> SettingsFile:
+    """The settings in a file that is for Kafka's own tools too: those of `kind`; ConfigError, OSError.
+
+    What others of our clients have is left out, and what none has is reported. Of `ssl.` and `sasl.` neither is done:
+    whoever wrote it counts on being known to the broker, or on its being known.
+    """
+    known = {setting.name for setting in fields(kind)}
+    anybodys = {
+        setting.name for each in (AdminConfig, ConsumerConfig, ProducerConfig) for setting in fields(each)
+    }
+    found = SettingsFile({}, [])
+    try:
+        for name, value, number in parse_properties(_text_of(path)):
+            key = name.replace(".", "_")
+            if key in known:
+                found.taken[key.replace("_", ".")] = value
+            elif name.startswith(("sasl.", "ssl.")):
+                raise ConfigError(f"{name} ({path}, line {number}) is not supported by this client yet")
+            elif key not in anybodys:
+                found.ignored.append((name, number))
+    except BadSetting as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return found
+
+
+def _text_of(path: str) -> str:
+    with open(Path(path).expanduser(), "rb") as file:
+        data = file.read(MAX_PROPERTIES_BYTES + 1)
+    if len(data) > MAX_PROPERTIES_BYTES:
+        raise ConfigError(f"{path}: more than {MAX_PROPERTIES_BYTES} bytes, and no file of settings")
+    return data.decode("utf-8", "replace")
 
 
 def _unknown(name: str, names: list[str]) -> str:

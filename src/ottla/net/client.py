@@ -10,12 +10,15 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
-from ottla.model.errors import KafkaError
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.net.connection import Authenticator, Connection, OnDone, State, lost
 from ottla.net.errors import Closed, WrongAddress
 from ottla.net.peers import MAIN, Backoff, Peer, Peers
 from ottla.net.transport import Action, Connect, Disconnect, Work, Write
 from ottla.wire.messages.metadata import MetadataRequest
+
+# What a node says to whom it does not let in; so will the next one.
+NOT_LET_IN = frozenset({ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.UNSUPPORTED_SASL_MECHANISM})
 
 
 class NetworkSettings(NamedTuple):
@@ -95,7 +98,10 @@ class NetworkClient:
             peer = self.peers.by_link(link)
             if peer is not None:
                 is_no_broker = isinstance(error, WrongAddress)
-                self._drop(peer, error.message or error.code.name, now, is_no_broker=is_no_broker)
+                refusal = error if error.code in NOT_LET_IN else None
+                self._drop(
+                    peer, error.message or error.code.name, now, is_no_broker=is_no_broker, refusal=refusal
+                )
             return
         if not was_ready:
             self._after_step(peer)
@@ -210,16 +216,32 @@ class NetworkClient:
         link = self.peers.linked(peer, connection, now, setup_ms)
         self._actions.append(Connect(link, peer.node.host, peer.node.port))
 
-    def _drop(self, peer: Peer, reason: str, now: float, *, is_no_broker: bool = False) -> None:
-        """Hang up on a peer that misbehaves."""
+    def _drop(
+        self,
+        peer: Peer,
+        reason: str,
+        now: float,
+        *,
+        is_no_broker: bool = False,
+        refusal: KafkaError | None = None,
+    ) -> None:
+        """Hang up on a peer that misbehaves, or does not let us in."""
         self._actions.append(Disconnect(peer.link))
-        self._fail(peer, reason, now, is_no_broker=is_no_broker)
+        self._fail(peer, reason, now, is_no_broker=is_no_broker, refusal=refusal)
 
-    def _fail(self, peer: Peer, reason: str, now: float, *, is_no_broker: bool = False) -> None:
+    def _fail(
+        self,
+        peer: Peer,
+        reason: str,
+        now: float,
+        *,
+        is_no_broker: bool = False,
+        refusal: KafkaError | None = None,
+    ) -> None:
         # Which broker leads what may have changed with the broker's going.
         self._on_stale()
         connection = peer.connection
-        self.peers.unlinked(peer, reason, now, is_no_broker=is_no_broker)
+        self.peers.unlinked(peer, reason, now, is_no_broker=is_no_broker, refusal=refusal)
         if connection is not None:
             connection.close(lost(peer.node.address, reason), now)
 
