@@ -19,6 +19,7 @@ FAMILIES = (
     "configs",
     "transactions",
     "users",
+    "quotas",
 )
 # With the keys they serve on the broker's listeners.
 LATER = {
