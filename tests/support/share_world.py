@@ -25,6 +25,7 @@ from ottla.records.control import end_txn_marker
 from ottla.replication.partition import Partition
 from ottla.server.dispatch import Encoded
 from ottla.server.handlers.share.fetch import share_acknowledge, share_fetch
+from ottla.server.quotas import QuotaManagers
 from ottla.share.manager import SharePartitionManager
 from ottla.share.state import PersistedState, PersisterStateBatch, RecordState, SharePartitionKey
 from ottla.storage.log.log import Log
@@ -213,6 +214,7 @@ class ShareWorld:
         self.group_configs: dict[str, dict[str, str]] = {}
         self.features = {"share.version": 1}
         self.refresh_image()
+        self.quotas = QuotaManagers()
         self.service = self._make_service()
         self.connection = Connection()
 
@@ -373,10 +375,18 @@ class ShareWorld:
 
     def _context(self, connection: Connection | None, version: int) -> Any:
         node = SimpleNamespace(
-            share=self.service, image=lambda: self.image, replicas=self.replicas, authorizer=None
+            share=self.service,
+            image=lambda: self.image,
+            replicas=self.replicas,
+            authorizer=None,
+            quotas=self.quotas,
         )
         return SimpleNamespace(
-            node=node, connection=connection or self.connection, version=version, listener_name="PLAINTEXT"
+            node=node,
+            connection=connection or self.connection,
+            version=version,
+            header=SimpleNamespace(client_id="member"),
+            listener_name="PLAINTEXT",
         )
 
     def kept(self, group: str = "g", partition: int = 0) -> Kept:

@@ -22,6 +22,7 @@ from ottla.server.dispatch import Dispatcher
 from ottla.server.forwarding import ActiveController
 from ottla.server.network.connection import Listener
 from ottla.server.network.socket_server import SocketServer
+from ottla.server.quotas import QuotaManagers
 
 
 class ControllerServer:
@@ -35,12 +36,14 @@ class ControllerServer:
         sockets: SocketServer,
         clock: Clock,
         executor: ThreadPoolExecutor,
+        quotas: QuotaManagers,
     ) -> None:
         self._shared = shared
         self._config = config
         self._sockets = sockets
         self._clock = clock
         self._executor = executor
+        self._quotas = quotas
         self._settings = ControllerSettings(config, shared.cluster_id, Policies.of(config))
         self.controller = Controller(
             shared.raft,
@@ -49,6 +52,7 @@ class ControllerServer:
             clock,
             metadata_dir=shared.metadata_dir,
             listeners=endpoints,
+            quotas=quotas.clients.controller_mutation,
         )
         # Wherever the active controller is: here, while this is the one.
         self.channel = ActiveController(self.controller, shared.raft, shared.remote)
@@ -77,6 +81,7 @@ class ControllerServer:
             raft=self._shared.raft,
             local_controller=self.controller,
             gone_brokers=self._gone_brokers,
+            quotas=self._quotas,
         )
 
     async def stop(self) -> None:

@@ -32,7 +32,8 @@ from ottla.node.stalls import FreezeImages, StallMonitor
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.security.channels import PLAIN_CHANNELS, NodeChannels
 from ottla.server import handlers
-from ottla.server.network.socket_server import SocketServer
+from ottla.server.network.socket_server import SocketServer, protected_listeners
+from ottla.server.quotas import QuotaManagers
 from ottla.storage.config import LogManagerSettings
 from ottla.storage.log_manager import LogManager
 
@@ -102,11 +103,15 @@ class Node:
         self._stops.append(self._stop_basics)
         if self._interrupted:
             raise asyncio.CancelledError
+        config = self._static_config
+        self._quotas = QuotaManagers.of(config, self._clock, protected_listeners(config))
+        self._stops.append(self._close_quotas)
         self.sockets = SocketServer(
-            self._static_config,
+            config,
             clock=self._clock,
             executor=self._executor,
             scram_credentials=self._scram_credential,
+            rates=self._quotas.clients.connections,
         )
         self._stops.append(self._close_sockets)
         await self.sockets.bind()
@@ -204,10 +209,11 @@ class Node:
             await self._channels(),
         )
         self._shared.metadata.subscribe(FreezeImages())
+        self._shared.metadata.subscribe(self._quotas.follow)
         self._stops.append(self._shared.close)
         if config.is_controller:
             self._controller_server = ControllerServer(
-                self._shared, config, endpoints, self.sockets, self._clock, self._executor
+                self._shared, config, endpoints, self.sockets, self._clock, self._executor, self._quotas
             )
             self._stops.append(self._controller_server.stop)
         else:
@@ -244,6 +250,7 @@ class Node:
             self._clock,
             self._executor,
             self._fail,
+            self._quotas,
         )
         self._stops.append(self._stop_broker)
         await self._broker_server.start()
@@ -252,6 +259,9 @@ class Node:
 
     async def _stop_basics(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _close_quotas(self) -> None:
+        self._quotas.close()
 
     async def _close_sockets(self) -> None:
         self.sockets.close()

@@ -12,7 +12,7 @@ requests. Owned by the broker, on its loop.
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from hashlib import sha256
 from ipaddress import IPv6Address, ip_address
@@ -152,7 +152,27 @@ class Rate:
         """How long nothing more may happen for the rate to be no more than the limit (QuotaUtils.throttleTime)."""
         window_ms = self.window_size_ms(now_ms)
         rate = (self._before + self._value) / (window_ms / 1000.0)
-        return 0 if rate <= limit else rounded_ms((rate - limit) / limit * window_ms)
+        if rate <= limit:
+            return 0
+        return rounded_ms((rate - limit) / limit * window_ms) if limit > 0.0 else MAX_THROTTLE_MS
+
+    def record_and_throttle_ms(self, amount: float, limit: float, now_ms: float) -> int:
+        """Both in one, for what happens with every request."""
+        if now_ms >= self._window_end_ms or now_ms >= self._expires_ms:
+            self.record(amount, now_ms)
+            return self.throttle_ms(limit, now_ms)
+        self._value = value = self._value + amount
+        self.last_ms = now_ms
+        elapsed_ms = now_ms - self._oldest_ms
+        if elapsed_ms < self._full_ms:
+            elapsed_ms = self._full_ms + elapsed_ms % self._window_ms
+        if elapsed_ms > 1.0 and (self._before + value) * 1000.0 <= limit * elapsed_ms:
+            return 0
+        return self.throttle_ms(limit, now_ms)
+
+    def has_only(self, amount: float) -> bool:
+        """Has nothing else happened lately?"""
+        return self._before + self._value <= amount
 
 
 class TokenBucket:
@@ -323,15 +343,24 @@ class ClientQuotaManager:
         """A quota in the metadata has changed; None if it was removed."""
         self._table.set(entity, limit)
         if self._callback is not None:
-            if limit is None:
-                self._callback.remove_quota(self.type, entity)
-            else:
-                self._callback.update_quota(self.type, entity, limit)
+            self._tell(self._callback, entity, limit)
         else:
             self.enabled = len(self._table) > 0
             if not self.enabled:
                 self._sensors.clear()
         self.limits_changed()
+
+    def _tell(self, callback: ClientQuotaCallback, entity: QuotaEntity, limit: float | None) -> None:
+        """One that fails is told of the next change all the same: the node goes on."""
+        try:
+            if limit is None:
+                callback.remove_quota(self.type, entity)
+            else:
+                callback.update_quota(self.type, entity, limit)
+        except Exception:
+            logger.exception(
+                "%s failed when it was told of a quota of %s", type(callback).__name__, dict(entity)
+            )
 
     def limits_changed(self) -> None:
         """Whoever comes next is looked up anew; what was used stays known."""
@@ -351,16 +380,27 @@ class ClientQuotaManager:
         sensor = self._sensor(principal, client_id, now_ms)
         if sensor is None:
             return 0
-        rate = sensor.rate
-        rate.record(amount, now_ms)
-        throttle_ms = rate.throttle_ms(sensor.limit, now_ms)
+        throttle_ms = sensor.rate.record_and_throttle_ms(amount, sensor.limit, now_ms)
         return min(throttle_ms, self._max_throttle_ms) if throttle_ms else 0
 
-    def record(self, principal: KafkaPrincipal, client_id: str | None, amount: float, now_ms: float) -> None:
-        """So much was used, or, if it is negative, was not after all; the next request waits for it.
+    def record_unless_throttled(
+        self, principal: KafkaPrincipal, client_id: str | None, amount: float, now_ms: float
+    ) -> int:
+        """So much is to be used: 0 if it is, or how long the client has to wait, and then it is not (unrecord).
 
-        A fetch that is throttled is answered with nothing: what it would have brought is taken back.
+        What is too much for any wait is used once nothing else was: in Kafka a consumer whose next batch is larger than
+        all windows have room for never gets it.
         """
+        throttle_ms = self.record_and_throttle_ms(principal, client_id, amount, now_ms)
+        if throttle_ms:
+            sensor = self._sensor(principal, client_id, now_ms)
+            if sensor is not None and sensor.rate.has_only(amount):
+                return 0
+            self.record(principal, client_id, -amount, now_ms)
+        return throttle_ms
+
+    def record(self, principal: KafkaPrincipal, client_id: str | None, amount: float, now_ms: float) -> None:
+        """So much was used, or, if it is negative, was not after all; the next request waits for it."""
         if self.enabled:
             sensor = self._sensor(principal, client_id, now_ms)
             if sensor is not None:
@@ -405,7 +445,7 @@ class ClientQuotaManager:
     def _callbacks_sensor(
         self, callback: ClientQuotaCallback, principal: KafkaPrincipal, client_id: str, now_ms: float
     ) -> _Sensor | None:
-        """The operator's class is asked with every request, as in Kafka."""
+        """The operator's class is asked with every request, as in Kafka. Where it fails there is no limit."""
         try:
             if callback.quota_reset_required(self.type):
                 self.limits_changed()
@@ -415,11 +455,14 @@ class ClientQuotaManager:
             if sensor is not None and sensor.is_current:
                 return sensor
             limit = callback.quota_limit(self.type, tags)
-        except Exception as error:
+        except Exception:
             if not self._callback_failed:
                 self._callback_failed = True
-                logger.exception("%s failed; that is said once", type(callback).__name__)
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR) from error
+                logger.exception(
+                    "%s failed: whom it is asked about is not limited; that is said once",
+                    type(callback).__name__,
+                )
+            return None
         return self._shared(key, float(limit), now_ms) if _is_limit(limit) else None
 
     def _shared(self, tags: object, limit: float, now_ms: float) -> _Sensor:
@@ -525,7 +568,7 @@ class ControllerMutationQuota:
 class ConnectionRates:
     """How many connections a second are accepted: by the broker, by each listener, and from each address.
 
-    The rates of Kafka's ConnectionQuotas. The listener between brokers is not held up by the broker's own rate.
+    The rates of Kafka's ConnectionQuotas. Listeners by which nodes come are not held up by the broker's own rate.
     """
 
     def __init__(
@@ -533,10 +576,10 @@ class ConnectionRates:
         windows: QuotaWindows | None = None,
         *,
         broker_limit: int = UNLIMITED_RATE,
-        protected_listener: str | None = None,
+        protected_listeners: Collection[str] = (),
     ) -> None:
         self._windows = windows or QuotaWindows()
-        self._protected = protected_listener
+        self._protected = frozenset(protected_listeners)
         self._broker_limit = broker_limit
         self._broker: Rate | None = None
         self._listener_limits: dict[str, int] = {}
@@ -565,7 +608,7 @@ class ConnectionRates:
     def record_connection(self, listener: str, now_ms: float) -> int:
         """Somebody has come: how long the listener has to wait before it accepts."""
         throttle_ms = 0
-        if listener != self._protected:
+        if listener not in self._protected:
             if self._broker is None:
                 self._broker = Rate(self._windows, now_ms)
             throttle_ms = self._throttle_ms(self._broker, self._broker_limit, now_ms)
@@ -593,7 +636,7 @@ class ConnectionRates:
         throttle_ms = self._throttle_ms(rate, limit, now_ms)
         if throttle_ms > 0:
             rate.record(-1.0, now_ms)
-            if listener != self._protected and self._broker is not None:
+            if listener not in self._protected and self._broker is not None:
                 self._broker.record(-1.0, now_ms)
             if listener in self._listeners:
                 self._listeners[listener].record(-1.0, now_ms)
@@ -647,8 +690,14 @@ class ClientQuotas:
             QuotaType.CONTROLLER_MUTATION, controller_windows or windows, callback
         )
         self.connections = connections or ConnectionRates(windows)
+        self._managers = (self.produce, self.fetch, self.request, self.controller_mutation)
         # As far as they have been told.
         self._known: dict[QuotaEntity, Mapping[str, float]] = {}
+
+    @property
+    def enabled(self) -> bool:
+        """Is there any quota of users and clients?"""
+        return any(manager.enabled for manager in self._managers)
 
     def update(
         self, changed: Iterable[QuotaEntity], quotas: Mapping[QuotaEntity, Mapping[str, float]]
@@ -683,7 +732,7 @@ class ClientQuotas:
                 except ValueError:
                     hosts.append((address or "", limit))
         elif kinds and kinds <= {USER, CLIENT_ID}:
-            for manager in (self.produce, self.fetch, self.request, self.controller_mutation):
+            for manager in self._managers:
                 if manager.type.value == key:
                     manager.set_quota(entity, limit)
 

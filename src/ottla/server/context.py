@@ -28,6 +28,7 @@ from ottla.server import authorization
 from ottla.server.limits import ElementBudget
 from ottla.server.metadata_encoding import TopicEncoder
 from ottla.server.network.connection import Connection, Listener
+from ottla.server.quotas import QuotaManagers
 from ottla.server.topic_creation import AutoTopicCreationManager, StreamsInternalTopics
 
 if TYPE_CHECKING:
@@ -92,6 +93,8 @@ class ControllerServices:
     gone_brokers: GoneBrokers | None = None
     # Who judges requests; None: everybody may do everything.
     authorizer: Authorizer | None = None
+    # How much users and clients may use; none is set where nothing is given.
+    quotas: QuotaManagers = field(default_factory=QuotaManagers)
     # What large requests list, all together.
     elements: ElementBudget = field(default_factory=ElementBudget)
 

@@ -84,7 +84,6 @@ def test_every_key_that_is_read_is_called_effective() -> None:
     # A listener's alone; and what no node asks for yet, since it does not start with what they belong to.
     listeners_own = {"sasl.jaas.config"}
     not_asked_yet = {
-        "client.quota.callback.class",
         "delegation.token.expiry.check.interval.ms",
         "delegation.token.expiry.time.ms",
         "delegation.token.max.lifetime.ms",
@@ -103,7 +102,7 @@ def _read_for_listener(key: str, text: str) -> bool:
     return (
         f'"{key}"' in text
         and "for_listener(" in text
-        and (key == "max.connections" or (key.startswith("socket.") and "backlog" not in key))
+        and (key in ("max.connections", "max.connection.creation.rate") or (key.startswith("socket.") and "backlog" not in key))
     )
 
 
