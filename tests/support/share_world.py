@@ -23,6 +23,7 @@ from ottla.model.ids import NodeId, TopicPartition, Uuid
 from ottla.model.pending import Pending
 from ottla.records.control import end_txn_marker
 from ottla.replication.partition import Partition
+from ottla.security.principal import ANONYMOUS
 from ottla.server.dispatch import Encoded
 from ottla.server.handlers.share.fetch import share_acknowledge, share_fetch
 from ottla.server.quotas import QuotaManagers
@@ -191,6 +192,7 @@ class Connection:
     """A client's connection."""
 
     def __init__(self) -> None:
+        self.principal = ANONYMOUS
         self._on_lost: dict[Any, Callable[[Connection], None]] = {}
 
     def when_lost(self, key: Any, call: Callable[[Connection], None]) -> None:

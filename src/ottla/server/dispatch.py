@@ -23,14 +23,12 @@ from ottla.controller.refusals import is_not_controller
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.model.tasks import report
-from ottla.security.acls import AclOperation
 from ottla.server.authorization import check_access
 from ottla.server.context import Context, ControllerServices, Sender, Services
 from ottla.server.errors import CloseConnection, error_response, has_errors_by_item
 from ottla.server.limits import MAX_DECODED_BYTES, MAX_ENVELOPE_BYTES, check_size
 from ottla.server.network.connection import Connection, Listener
 from ottla.server.network.output import Answer, Deferred, Reply
-from ottla.server.quotas import client_id_of
 from ottla.server.registry import Route, late_route, routes
 from ottla.wire.codec import decode, decode_bounded
 from ottla.wire.framing import RequestHeader, decode_request_header, encode_response, encode_response_header
@@ -74,7 +72,7 @@ class Dispatcher:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"api key {api_key} is not served here")
         if not route.min_version <= version <= route.max_version:
             return self._unsupported(connection, route, view, start, stop)
-        if self._quotas.measures_time and not _is_exempt(route):
+        if self._quotas.measures_time and route.has_quota:
             return self._measured(connection, route, view, version, correlation_id, start, stop)
         if route.raw is not None:
             return route.raw(self._services, connection, view, version, correlation_id, start, stop)
@@ -90,8 +88,8 @@ class Dispatcher:
         start: int,
         stop: int,
     ) -> Answer:
-        quotas, principal = self._quotas, connection.principal
-        client_id = client_id_of(connection, view, start)
+        quotas = self._quotas
+        client = quotas.client_of(connection, view, start)
         connection.is_exempt = False
         began_ns = perf_counter_ns()
         if route.raw is not None:
@@ -100,10 +98,10 @@ class Dispatcher:
             answer = self._decoded(connection, route, view, start, stop)
         if connection.is_exempt:
             return answer
-        quotas.record_time(principal, client_id, perf_counter_ns() - began_ns)
+        quotas.record_time_of(client, perf_counter_ns() - began_ns)
         if not iscoroutine(answer):
             return answer
-        measured: Any = quotas.measured(answer, principal, client_id)
+        measured: Any = quotas.measured(answer, client.principal, client.client_id)
         measured.__qualname__ = getattr(answer, "__qualname__", "")  # what the log calls it
         return cast(Answer, measured)
 
@@ -299,11 +297,6 @@ def _reply(route: Route, request: Any, context: Context, pending: Pending[Any]) 
 # --- quotas
 
 
-def _is_exempt(route: Route) -> bool:
-    """What nodes ask of each other has no quota."""
-    return AclOperation.CLUSTER_ACTION in route.access.cluster
-
-
 def _throttled(context: Context, route: Route, result: Any) -> Any:
     """The result, which says how long its client has to wait, if it has to: its connection is not read for so long.
 
@@ -314,7 +307,7 @@ def _throttled(context: Context, route: Route, result: Any) -> Any:
         return result
     said_ms = getattr(result, "throttle_time_ms", 0)
     throttle_ms = said_ms
-    if quotas.measures_time and not _is_exempt(route):
+    if quotas.measures_time and route.has_quota:
         throttle_ms = max(throttle_ms, quotas.throttle_ms(context.sender.principal, context.header.client_id))
     if not throttle_ms:
         return result

@@ -138,43 +138,83 @@ class QuotaManagers:
         if close is not None:
             close()
 
+    # --- who asks
+
+    def client_of(self, connection: Connection, view: memoryview, start: int) -> "ClientSensors":
+        """The quotas of whoever sent the request at view[start:]: nearly always who sent the one before."""
+        known = connection.quotas
+        if (
+            known is not None
+            and known.version == self.clients.version
+            and known.principal is connection.principal
+        ):
+            raw = known.raw
+            if view[start + _CLIENT_ID_AT : start + _CLIENT_ID_AT + len(raw)] == raw:
+                return known
+        header, _ = decode_request_header(view, start, len(view))
+        found = self.sensors_of(connection.principal, header.client_id)
+        length = 0 if header.client_id is None else len(header.client_id.encode())
+        if self._callback is None and length <= MAX_CLIENT_ID_LENGTH:
+            at = start + _CLIENT_ID_AT
+            found.raw = bytes(view[at : at + _LENGTH_BYTES + length])
+            found.version = self.clients.version
+            connection.quotas = found
+        return found
+
+    def sensors_of(self, principal: KafkaPrincipal, client_id: str | None) -> "ClientSensors":
+        """The quotas of somebody, for one request."""
+        return ClientSensors(self.clients, principal, client_id, self._now_ms())
+
     # --- produce
 
     def produced(self, connection: Connection, view: memoryview, start: int, stop: int, acks: int) -> int:
         """A produce request has come in: how long its client has to wait."""
-        clients = self.clients
-        if not (clients.produce.enabled or clients.request.enabled):
-            return 0
-        principal, client_id, now_ms = (
-            connection.principal,
-            client_id_of(connection, view, start),
-            self._now_ms(),
-        )
-        throttle_ms = clients.produce.record_and_throttle_ms(principal, client_id, stop - start, now_ms)
-        if clients.request.enabled and acks:
-            throttle_ms = max(
-                throttle_ms, clients.request.record_and_throttle_ms(principal, client_id, 0.0, now_ms)
-            )
+        client, now_ms, throttle_ms = self.client_of(connection, view, start), self._now_ms(), 0
+        if client.produce is not None:
+            throttle_ms = client.produce.record_and_throttle_ms(stop - start, now_ms)
+        if client.request is not None and acks:
+            throttle_ms = max(throttle_ms, client.request.record_and_throttle_ms(0.0, now_ms))
         if throttle_ms:
             connection.throttle(throttle_ms)
         return throttle_ms
 
     # --- fetch
 
-    def fetch_quota(self, connection: Connection, view: memoryview, start: int) -> "FetchQuota | None":
-        """What holds for a fetch that has come in, if it is a consumer's."""
-        if not (self.clients.fetch.enabled or self.clients.request.enabled):
-            return None
-        return FetchQuota(self, connection, client_id_of(connection, view, start))
+    def fetch_quota(self, connection: Connection, view: memoryview, start: int) -> "ClientSensors | None":
+        """What holds for a fetch that has come in, if it is a consumer's; None if nothing does."""
+        client = self.client_of(connection, view, start)
+        return None if client.fetch is None and client.request is None else client
 
-    def share_fetch_quota(self, connection: Connection, client_id: str | None) -> "FetchQuota | None":
-        return FetchQuota(self, connection, client_id) if self.clients.fetch.enabled else None
+    def fetched(
+        self, connection: Connection, client: "ClientSensors", records_bytes: int, partitions: int
+    ) -> int:
+        """An answer has so much of so many partitions: 0 if it is to be sent, or how long its client has to wait."""
+        now_ms, throttle_ms = self._now_ms(), 0
+        if client.request is not None:
+            throttle_ms = client.request.record_and_throttle_ms(0.0, now_ms)
+        if client.fetch is not None and not throttle_ms:
+            size_bytes = ANSWER_BYTES + PARTITION_BYTES * partitions + records_bytes
+            throttle_ms = client.fetch.record_unless_throttled(size_bytes, now_ms)
+        if throttle_ms:
+            connection.throttle(throttle_ms)
+        return throttle_ms
+
+    def share_fetched(self, client: "ClientSensors", records_bytes: int = 0, partitions: int = 0) -> int:
+        """So much is sent at any rate: how long the client has to wait for it, and for what was sent before."""
+        if client.fetch is None:
+            return 0
+        size_bytes = ANSWER_BYTES + PARTITION_BYTES * partitions + records_bytes if partitions else 0
+        return client.fetch.record_and_throttle_ms(size_bytes, self._now_ms())
 
     # --- any other
 
     def throttle_ms(self, principal: KafkaPrincipal, client_id: str | None) -> int:
         """How long a client has to wait for the time that its requests took."""
         return self.clients.request.record_and_throttle_ms(principal, client_id, 0.0, self._now_ms())
+
+    def record_time_of(self, client: "ClientSensors", spent_ns: int) -> None:
+        if client.request is not None:
+            client.request.rate.record(spent_ns * PERCENT_PER_NS, self._now_ms())
 
     def record_time(self, principal: KafkaPrincipal, client_id: str | None, spent_ns: int) -> None:
         """A request has held the loop for so long."""
@@ -187,66 +227,28 @@ class QuotaManagers:
         return await _Steps(coroutine, lambda spent_ns: self.record_time(principal, client_id, spent_ns))
 
 
-class FetchQuota:
-    """What holds for one fetch of a consumer."""
+class ClientSensors:
+    """The quotas of one client, as they were found: Kafka's ClientSensors, of all types."""
 
-    __slots__ = ("_client_id", "_connection", "_managers", "max_bytes")
+    __slots__ = ("client_id", "fetch", "max_fetch_bytes", "principal", "produce", "raw", "request", "version")
 
-    def __init__(self, managers: QuotaManagers, connection: Connection, client_id: str | None) -> None:
-        self._managers = managers
-        self._connection = connection
-        self._client_id = client_id
-        fetch = managers.clients.fetch
-        in_windows = fetch.max_in_window(connection.principal, client_id, managers._now_ms())
+    def __init__(
+        self, clients: ClientQuotas, principal: KafkaPrincipal, client_id: str | None, now_ms: float
+    ) -> None:
+        self.principal = principal
+        self.client_id = client_id
+        self.produce = clients.produce.sensor(principal, client_id, now_ms)
+        self.fetch = clients.fetch.sensor(principal, client_id, now_ms)
+        self.request = clients.request.sensor(principal, client_id, now_ms)
         # Kafka gives as much as all windows but one have room for: ten seconds' worth at once, and then it is waited
         # twice as long as that, until what was recorded first is forgotten.
-        most = in_windows / max(fetch.windows.samples - 1, 1)
-        self.max_bytes = max(int(min(most, MAX_FETCH_BYTES)), 1)
-
-    def throttle_ms(self, records_bytes: int, partitions: int) -> int:
-        """The answer has so much of so many partitions: 0 if it is to be sent, or how long its client has to wait."""
-        managers, principal, client_id = self._managers, self._connection.principal, self._client_id
-        clients, now_ms = managers.clients, managers._now_ms()
-        size_bytes = ANSWER_BYTES + PARTITION_BYTES * partitions + records_bytes
-        throttle_ms = clients.request.record_and_throttle_ms(principal, client_id, 0.0, now_ms)
-        if not throttle_ms:
-            throttle_ms = clients.fetch.record_unless_throttled(principal, client_id, size_bytes, now_ms)
-        if throttle_ms:
-            self._connection.throttle(throttle_ms)
-        return throttle_ms
-
-    @property
-    def has_to_wait_ms(self) -> int:
-        """How long nothing may be fetched, for what was fetched before."""
-        managers = self._managers
-        return managers.clients.fetch.record_and_throttle_ms(
-            self._connection.principal, self._client_id, 0.0, managers._now_ms()
-        )
-
-    def sent(self, records_bytes: int, partitions: int) -> int:
-        """So much is sent at any rate: how long the client has to wait for it afterwards."""
-        managers = self._managers
-        size_bytes = ANSWER_BYTES + PARTITION_BYTES * partitions + records_bytes
-        return managers.clients.fetch.record_and_throttle_ms(
-            self._connection.principal, self._client_id, size_bytes, managers._now_ms()
-        )
-
-
-def client_id_of(connection: Connection, view: memoryview, start: int) -> str | None:
-    """Who the request at view[start:] says that it is from: nearly always who sent the one before."""
-    known = connection.client_id_seen
-    if known is not None:
-        raw, client_id = known
-        if view[start + _CLIENT_ID_AT : start + _CLIENT_ID_AT + len(raw)] == raw:
-            return client_id
-    header, _ = decode_request_header(view, start, len(view))
-    length = int.from_bytes(
-        view[start + _CLIENT_ID_AT : start + _CLIENT_ID_AT + _LENGTH_BYTES], "big", signed=True
-    )
-    if length <= MAX_CLIENT_ID_LENGTH:
-        end = start + _CLIENT_ID_AT + _LENGTH_BYTES + max(length, 0)
-        connection.client_id_seen = (bytes(view[start + _CLIENT_ID_AT : end]), header.client_id)
-    return header.client_id
+        self.max_fetch_bytes = MAX_FETCH_BYTES
+        if self.fetch is not None:
+            in_a_window = self.fetch.limit * clients.fetch.windows.window_ms / 1000.0
+            self.max_fetch_bytes = max(int(min(in_a_window, MAX_FETCH_BYTES)), 1)
+        # How requests spell the client, and for which version of the quotas this was found, if it is kept.
+        self.raw = b""
+        self.version = -1
 
 
 class _Steps(Awaitable[T]):

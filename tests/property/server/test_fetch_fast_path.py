@@ -106,7 +106,7 @@ def ask(broker: Broker, sessions: FetchSessionCache, frame: bytes, version: int,
         SimpleNamespace(
             host=SimpleNamespace(listener_name="PLAINTEXT"),
             principal=ANONYMOUS,
-            client_id_seen=None,
+            quotas=None,
             throttle=lambda _: None,
         ),
     )

@@ -102,7 +102,10 @@ def _read_for_listener(key: str, text: str) -> bool:
     return (
         f'"{key}"' in text
         and "for_listener(" in text
-        and (key in ("max.connections", "max.connection.creation.rate") or (key.startswith("socket.") and "backlog" not in key))
+        and (
+            key in ("max.connections", "max.connection.creation.rate")
+            or (key.startswith("socket.") and "backlog" not in key)
+        )
     )
 
 

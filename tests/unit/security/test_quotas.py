@@ -205,20 +205,38 @@ def test_a_throttled_fetch_takes_back_what_it_did_not_bring() -> None:
 
 
 def test_what_is_throttled_does_not_happen() -> None:
-    manager = limits((entity(user="alice"), 100.0))
-    assert manager.record_unless_throttled(ALICE, "a", 600, T0) == 0
-    assert manager.record_unless_throttled(ALICE, "a", 600, T0) == 2_000
-    assert manager.record_unless_throttled(ALICE, "a", 400, T0) == 0, "and was not counted"
+    sensor = limits((entity(user="alice"), 100.0)).sensor(ALICE, "a", T0)
+    assert sensor is not None
+    assert sensor.record_unless_throttled(600, T0) == 0
+    assert sensor.record_unless_throttled(600, T0) == 2_000
+    assert sensor.record_unless_throttled(400, T0) == 0, "and was not counted"
 
 
 def test_what_is_too_much_for_all_windows_happens_when_nothing_else_did() -> None:
     manager = limits((entity(user="alice"), 100.0))
-    assert manager.record_unless_throttled(ALICE, "a", 10, T0) == 0
-    assert manager.record_unless_throttled(ALICE, "a", 5_000, T0 + 10) > 40_000
+    assert manager.sensor(BOB, "a", T0) is None
+    sensor = manager.sensor(ALICE, "a", T0)
+    assert sensor is not None
+    assert sensor.record_unless_throttled(10, T0) == 0
+    assert sensor.record_unless_throttled(5_000, T0 + 10) > 40_000
     after = T0 + 11_010
-    assert manager.record_unless_throttled(ALICE, "a", 5_000, after) == 0
-    assert manager.record_unless_throttled(ALICE, "a", 5_000, after + 10_000) > 0, "once, and then it counts"
-    assert manager.record_unless_throttled(BOB, "a", 1e12, T0) == 0
+    assert sensor.record_unless_throttled(5_000, after) == 0
+    assert sensor.record_unless_throttled(5_000, after + 10_000) > 0, "once, and then it counts"
+
+
+def test_whoever_holds_a_sensor_is_told_when_another_counts() -> None:
+    found = ClientQuotas()
+    image: Quotas = {entity(client_id=DEFAULT): {"producer_byte_rate": 5.0}}
+    found.update(image, image)
+    before = found.version
+    found.produce.sensor(ALICE, "a", T0)
+    found.produce.sensor(ALICE, "a", T0)
+    assert found.version == before
+    found.produce.sensor(ALICE, "b", T0 + 2 * quotas.INACTIVE_SENSOR_EXPIRATION_MS)
+    assert found.version > before, "the other is forgotten"
+    before = found.version
+    found.update(image, {})
+    assert found.version > before
 
 
 @pytest.mark.parametrize("windows", [WINDOWS, QuotaWindows(1, 1_000), QuotaWindows(2, 5_000)])

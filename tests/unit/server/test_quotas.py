@@ -15,7 +15,7 @@ from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
 from ottla.security.principal import ANONYMOUS, KafkaPrincipal
 from ottla.security.quotas import ClientQuotas, QuotaWindows
 from ottla.server import quotas
-from ottla.server.quotas import QuotaManagers, client_id_of
+from ottla.server.quotas import ClientSensors, QuotaManagers
 from ottla.wire.framing import encode_request
 from ottla.wire.messages.groups.classic import HeartbeatRequest
 from ottla.wire.messages.produce import ProduceRequest
@@ -53,7 +53,7 @@ class Connection:
 
     def __init__(self, principal: KafkaPrincipal = ALICE) -> None:
         self.principal = principal
-        self.client_id_seen: tuple[bytes, str | None] | None = None
+        self.quotas: ClientSensors | None = None
         self.throttled: list[int] = []
 
     def throttle(self, throttle_ms: int) -> None:
@@ -78,9 +78,8 @@ def test_without_a_quota_nothing_is_asked() -> None:
     connection: Any = Connection()
     assert produced(world, connection, 10**9) == 0
     assert world.quotas.fetch_quota(connection, request(), 4) is None
-    assert world.quotas.share_fetch_quota(connection, "app") is None
+    assert world.quotas.share_fetched(world.quotas.sensors_of(ALICE, "app"), 10**9, 1) == 0
     assert connection.throttled == []
-    assert connection.client_id_seen is None
 
 
 def test_a_change_holds_at_once() -> None:
@@ -144,19 +143,22 @@ def test_acks_0_waits_for_bytes_and_not_for_time() -> None:
 # --- fetch
 
 
+def fetched(world: World, connection: Any, records_bytes: int, client_id: str = "app") -> int:
+    client = world.quotas.fetch_quota(connection, request(client_id), 4)
+    return 0 if client is None else world.quotas.fetched(connection, client, records_bytes, 1)
+
+
 def test_a_fetch_that_is_too_much_is_not_sent_and_not_counted() -> None:
     world, connection = World(), Connection()
     world.set("consumer_byte_rate", 1_000.0, user="alice")
-    quota = world.quotas.fetch_quota(connection, request(), 4)  # type: ignore[arg-type]
-    assert quota is not None
-    assert quota.max_bytes == 1_000, "what one window has room for"
+    assert world.quotas.sensors_of(ALICE, "app").max_fetch_bytes == 1_000, "what one window has room for"
     size = 1_000 - quotas.ANSWER_BYTES - quotas.PARTITION_BYTES
-    assert [quota.throttle_ms(size, 1) for _ in range(12)] == [0] * 10 + [1_000] * 2
+    assert [fetched(world, connection, size) for _ in range(12)] == [0] * 10 + [1_000] * 2
     assert connection.throttled == [1_000] * 2
     world.clock.advance(1_000)
-    assert quota.throttle_ms(size, 1) > 0, "windows are ten seconds at least"
+    assert fetched(world, connection, size) > 0, "windows are ten seconds at least"
     world.clock.advance(10_001)
-    assert quota.throttle_ms(size, 1) == 0
+    assert fetched(world, connection, size) == 0
 
 
 def test_a_fetch_waits_for_the_time_of_requests_too_and_then_counts_no_bytes() -> None:
@@ -164,32 +166,32 @@ def test_a_fetch_waits_for_the_time_of_requests_too_and_then_counts_no_bytes() -
     world.set("request_percentage", 1.0, user="alice")
     world.set("consumer_byte_rate", 1_000.0, user="alice")
     world.quotas.record_time(ALICE, "app", 5 * 10**9)
-    quota = world.quotas.fetch_quota(connection, request(), 4)  # type: ignore[arg-type]
-    assert quota is not None
-    assert [quota.throttle_ms(900, 1) for _ in range(100)] == [1_000] * 100
+    assert [fetched(world, connection, 900) for _ in range(100)] == [1_000] * 100
     world.set("request_percentage", None, user="alice")
-    assert quota.throttle_ms(900, 1) == 0
+    assert fetched(world, connection, 900) == 0
 
 
 def test_a_fetch_without_a_quota_of_its_own_is_as_large_as_it_likes() -> None:
-    world = World()
+    world, connection = World(), Connection()
     world.set("consumer_byte_rate", 1_000.0, user="bob")
-    quota = world.quotas.fetch_quota(Connection(), request(), 4)  # type: ignore[arg-type]
+    assert world.quotas.fetch_quota(connection, request(), 4) is None  # type: ignore[arg-type]
+    world.set("request_percentage", 1.0, user="alice")
+    quota = world.quotas.fetch_quota(connection, request(), 4)  # type: ignore[arg-type]
     assert quota is not None
-    assert quota.max_bytes == 2**31 - 1
-    assert quota.throttle_ms(2**40, 1) == 0
+    assert quota.max_fetch_bytes == 2**31 - 1
+    assert fetched(world, connection, 2**40) == 0
 
 
 def test_a_share_fetch_waits_afterwards() -> None:
-    world, connection = World(), Connection()
+    world = World()
     world.set("consumer_byte_rate", 1_000.0, user="alice")
-    quota = world.quotas.share_fetch_quota(connection, "app")  # type: ignore[arg-type]
-    assert quota is not None
-    assert quota.has_to_wait_ms == 0
-    assert quota.sent(20_000 - quotas.ANSWER_BYTES - quotas.PARTITION_BYTES, 1) == 10_000
-    assert quota.has_to_wait_ms == 10_000
+    client = world.quotas.sensors_of(ALICE, "app")
+    assert world.quotas.share_fetched(client) == 0
+    size = 20_000 - quotas.ANSWER_BYTES - quotas.PARTITION_BYTES
+    assert world.quotas.share_fetched(client, size, 1) == 10_000
+    assert world.quotas.share_fetched(client) == 10_000
     world.clock.advance(11_000)
-    assert quota.has_to_wait_ms == 0
+    assert world.quotas.share_fetched(client) == 0
 
 
 # --- time
@@ -279,19 +281,39 @@ def test_one_that_is_cancelled_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    "names", [("a", "a", "b", "ab", "a"), (None, "", "a", None), ("x" * 5_000, "x", "x" * 5_000)]
+    "names",
+    [("a", "a", "b", "ab", "a"), (None, "", "a", None), ("x" * 5_000, "x", "x" * 5_000), ("\u00e4", "a")],
 )
 def test_the_client_is_who_the_request_says(names: tuple[str | None, ...]) -> None:
-    connection: Any = Connection()
+    world, connection = World(), Connection()
+    heartbeat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    world.set("producer_byte_rate", 5.0, client_id="a")
     for name in names:
-        for frame in (
-            request(name),
-            memoryview(
-                encode_request(HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), 4, 5, name)
-            ),
-        ):
-            assert client_id_of(connection, memoryview(b"before" + frame), 10) == name
-    assert connection.client_id_seen is None or len(connection.client_id_seen[0]) < 300
+        for frame in (request(name), encode_request(heartbeat, 4, 5, name)):
+            view = memoryview(b"before" + frame)
+            for _ in range(2):
+                found = world.quotas.client_of(connection, view, 10)  # type: ignore[arg-type]
+                assert (found.client_id, found.principal) == (name, ALICE)
+                assert (found.produce is None) == (name != "a")
+    assert connection.quotas is None or len(connection.quotas.raw) < 300
+
+
+def test_what_was_found_for_a_client_is_kept_until_something_changes() -> None:
+    world, connection = World(), Connection()
+    world.set("producer_byte_rate", 5.0, user="alice")
+
+    def found() -> ClientSensors:
+        return world.quotas.client_of(connection, request(), 4)  # type: ignore[arg-type]
+
+    first = found()
+    assert found() is first
+    connection.principal = KafkaPrincipal("User", "bob")  # it has authenticated again, as another
+    assert found().produce is None
+    connection.principal = ALICE
+    again = found()
+    assert again.produce is first.produce
+    world.set("producer_byte_rate", None, user="alice")
+    assert found().produce is None
 
 
 # --- hosts
@@ -386,6 +408,9 @@ def test_settings() -> None:
     )
     assert clients.controller_mutation.windows == QuotaWindows(4, 5_000)
     assert (found.enabled, found.measures_time) == (True, True)
+    connection: Any = Connection()
+    first, second = (found.client_of(connection, request(), 4) for _ in range(2))
+    assert first is not second, "the operator's class is asked about each request"
     callback = found._callback
     assert isinstance(callback, Callback)
     found.close()

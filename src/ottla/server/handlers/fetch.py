@@ -59,7 +59,7 @@ from ottla.server.fetch_sessions import (
 from ottla.server.limits import check_size
 from ottla.server.network.connection import Connection
 from ottla.server.network.output import Answer, Deferred, Reply
-from ottla.server.quotas import FetchQuota
+from ottla.server.quotas import ClientSensors
 from ottla.server.registry import handles_raw
 from ottla.storage.log.log import Log
 from ottla.storage.segment.file_records import ColdSliceError, LogSlice, is_cold, warm_up
@@ -142,7 +142,7 @@ def answer_one(
     one: One,
     version: int,
     correlation_id: int,
-    quota: FetchQuota | None,
+    quota: ClientSensors | None,
 ) -> Reply | None:
     """The answer to a request for one partition, if that has records at hand.
 
@@ -171,8 +171,8 @@ def answer_one(
         return None
     log = partition.log
     limit = min(partition_max_bytes, max_bytes, services.config()["fetch.max.bytes"])
-    if quota is not None:
-        limit, min_bytes = min(limit, quota.max_bytes), min(min_bytes, quota.max_bytes)
+    if quota is not None and quota.max_fetch_bytes < max(limit, min_bytes):
+        limit, min_bytes = min(limit, quota.max_fetch_bytes), min(min_bytes, quota.max_fetch_bytes)
     found = _find(log, fetch_offset, limit, isolation_level)
     if found is None or (found.length < min_bytes and max_wait_ms > 0):
         return None
@@ -184,7 +184,7 @@ def answer_one(
     reply = None if head is None else _with_records(head, found, answer_tail(version))
     if reply is None:
         return None
-    throttle_ms = 0 if quota is None else quota.throttle_ms(found.length, 1)
+    throttle_ms = 0 if quota is None else services.quotas.fetched(connection, quota, found.length, 1)
     if throttle_ms:
         reply = encode_fetch_response(version, correlation_id, ErrorCode.NONE, session_id, [], throttle_ms)
     if sessionless:
@@ -254,7 +254,7 @@ async def _fetch_many(
     version: int,
     correlation_id: int,
     offset: int,
-    quota: FetchQuota | None,
+    quota: ClientSensors | None,
 ) -> Reply | None:
     connection.only_answers()
     elements = min(len(frame) // SMALLEST_PARTITION_BYTES, MAX_PARTITIONS)
@@ -291,7 +291,7 @@ def _serve(
     request: FetchFast,
     version: int,
     correlation_id: int,
-    quota: FetchQuota | None,
+    quota: ClientSensors | None,
 ) -> Answer:
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         return _refuse(request, version, correlation_id, ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -320,7 +320,7 @@ class DelayedFetch:
         version: int,
         correlation_id: int,
         connection: Connection,
-        quota: FetchQuota | None = None,
+        quota: ClientSensors | None = None,
     ) -> None:
         self._services = services
         self._connection = connection
@@ -351,7 +351,7 @@ class DelayedFetch:
             if self._reader.is_follower:
                 self._quota, connection.is_exempt = None, True
             else:
-                self._max_bytes = min(self._max_bytes, quota.max_bytes)
+                self._max_bytes = min(self._max_bytes, quota.max_fetch_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         # As sessions and followers lag: time that never goes back.
         self._now_ms = services.clock.monotonic_ms()
@@ -787,7 +787,7 @@ class DelayedFetch:
         if self._quota is None:
             return 0
         slices = [read.slice.length for read in reads if read.slice is not None]
-        return self._quota.throttle_ms(sum(slices), len(slices))
+        return self._services.quotas.fetched(self._connection, self._quota, sum(slices), len(slices))
 
     def _throttled(self, throttle_ms: int) -> Reply:
         """What was found is not sent. A session that was to be opened is not; one that there is stays as it was."""

@@ -173,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
         self.principal: KafkaPrincipal = ANONYMOUS
         self.is_authenticated = True  # or does not have to be
         self.decisions: Decisions | None = None  # what the principal may do; see server/authorization.py
-        self.client_id_seen: tuple[bytes, str | None] | None = None  # see server/quotas.py
+        self.quotas: Any = None  # of its client, as they were found; see server/quotas.py
         self.is_exempt = False  # of the request that is served: its time counts for no quota
         self.last_active = host.monotonic()
         # When it is closed if it has not proved by then who it is.

@@ -32,7 +32,7 @@ class Limited(World):
 
     def client(self) -> Any:
         made = connection()
-        made.client_id_seen, made.is_exempt, made.throttled = None, False, []
+        made.quotas, made.is_exempt, made.throttled = None, False, []
         made.throttle = made.throttled.append
         return made
 

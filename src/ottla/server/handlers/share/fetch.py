@@ -142,11 +142,11 @@ class _ShareFetch:
         self._session_context: ShareFetchContext
         # What may be read; None: everything.
         self._readable: Collection[str] | None = None
-        quotas = ctx.node.quotas
+        quotas = self._quotas = ctx.node.quotas
         self._quota = (
-            quotas.share_fetch_quota(ctx.connection, ctx.header.client_id) if quotas.enabled else None
+            quotas.sensors_of(ctx.connection.principal, ctx.header.client_id) if quotas.enabled else None
         )
-        self._has_to_wait_ms = 0 if self._quota is None else self._quota.has_to_wait_ms
+        self._has_to_wait_ms = 0 if self._quota is None else quotas.share_fetched(self._quota)
 
     def serve(self) -> Encoded | Pending[Encoded]:
         """Acquire and acknowledge; KafkaError if the request as a whole is refused."""
@@ -244,7 +244,7 @@ class _ShareFetch:
         request = self._request
         max_bytes = min(request.max_bytes, self._service.settings.max_fetch_bytes)
         if self._quota is not None:
-            max_bytes = min(max_bytes, self._quota.max_bytes)
+            max_bytes = min(max_bytes, self._quota.max_fetch_bytes)
         if request.share_acquire_mode not in ShareAcquireMode.__members__.values():
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "Unknown share acquire mode")
         mode = ShareAcquireMode(request.share_acquire_mode)
@@ -274,7 +274,7 @@ class _ShareFetch:
         throttle_ms = self._has_to_wait_ms
         if self._quota is not None and not throttle_ms:
             slices = [read.slice.length for read in answered if read.slice is not None]
-            throttle_ms = self._quota.sent(sum(slices), len(slices))
+            throttle_ms = self._quotas.share_fetched(self._quota, sum(slices), len(slices))
         return Encoded(
             encode_share_fetch_response(
                 code,
