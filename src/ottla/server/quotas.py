@@ -142,7 +142,7 @@ class QuotaManagers:
 
     def client_of(self, connection: Connection, view: memoryview, start: int) -> "ClientSensors":
         """The quotas of whoever sent the request at view[start:]: nearly always who sent the one before."""
-        known = connection.quotas
+        known: ClientSensors | None = connection.quotas
         if (
             known is not None
             and known.version == self.clients.version
