@@ -17,6 +17,7 @@ import pytest
 from tests.clients import test_ottla_client_cli_groups as commands
 from tests.clients import test_ottla_groups as groups
 from tests.clients import test_ottla_transactions as transactions
+from tests.clients import test_quotas as quotas
 from tests.clients import test_users as users
 from tests.clients.adapters.model import Patience
 from tests.clients.test_ottla_client_cli_groups import InProcess
@@ -76,6 +77,10 @@ def test_users_by_the_command(servers: str, tmp_path: Path) -> None:
     users.test_the_command(servers, tmp_path)
     users.test_tokens_by_the_command(servers)
     users.test_tokens_are_for_who_has_logged_in(servers)
+
+
+def test_quotas_by_the_command(servers: str) -> None:
+    quotas.test_the_command(servers)
 
 
 @pytest.mark.parametrize("level", [1, 2])

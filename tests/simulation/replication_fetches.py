@@ -17,6 +17,7 @@ from ottla.security.principal import ANONYMOUS
 from ottla.server.fetch_sessions import FetchSessionCache
 from ottla.server.handlers.fetch import DelayedFetch
 from ottla.server.network.output import Deferred
+from ottla.server.quotas import QuotaManagers
 from ottla.wire.fast.fetch import FetchFast, Wanted
 from ottla.wire.messages import fetch as m
 from ottla.wire.messages import list_offsets as offsets
@@ -102,6 +103,7 @@ class FetchServer:
             replica_selection=SimpleNamespace(is_on=False, is_for=lambda _: False),
             loop=process.loop,
             authorizer=None,
+            quotas=QuotaManagers(),
         )
         # By which connection a fetch comes; when one is lost, another takes its place.
         self._connections: dict[Any, Any] = {}

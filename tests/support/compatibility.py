@@ -40,7 +40,8 @@ def missing_apis() -> str:
     handlers.load()
     handlers.load_rest()
     served = routes(Listener.BROKER).keys() | routes(Listener.CONTROLLER).keys()
-    return ", ".join(f"{api_name(key)} ({key})" for key in sorted(ADVERTISED) if key not in served) + "."
+    missing = [f"{api_name(key)} ({key})" for key in sorted(ADVERTISED) if key not in served]
+    return ", ".join(missing) + "." if missing else "Nothing."
 
 
 def difference_table() -> str:

@@ -97,18 +97,6 @@ FORWARDED: dict[str, Any] = {
             )
         ],
     ),
-    "create_delegation_token": tokens.CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=-1),
-    "renew_delegation_token": tokens.RenewDelegationTokenRequest(hmac=b"secret", renew_period_ms=-1),
-    "expire_delegation_token": tokens.ExpireDelegationTokenRequest(hmac=b"secret", expiry_time_period_ms=-1),
-    "unregister_broker": lifecycle.UnregisterBrokerRequest(broker_id=3),
-    "describe_quorum": DESCRIBE_QUORUM,
-    "add_raft_voter": ADD_VOTER,
-    "remove_raft_voter": raft.RemoveRaftVoterRequest(
-        cluster_id=None, voter_id=2, voter_directory_id=ZERO_UUID
-    ),
-}
-# Decided by the controller, and not yet asked by anybody: quotas are served when they are kept.
-DECIDED: dict[str, Any] = {
     "alter_client_quotas": quotas.AlterClientQuotasRequest(
         entries=[
             quotas.AlterClientQuotasRequestEntryData(
@@ -117,6 +105,15 @@ DECIDED: dict[str, Any] = {
             )
         ],
         validate_only=False,
+    ),
+    "create_delegation_token": tokens.CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=-1),
+    "renew_delegation_token": tokens.RenewDelegationTokenRequest(hmac=b"secret", renew_period_ms=-1),
+    "expire_delegation_token": tokens.ExpireDelegationTokenRequest(hmac=b"secret", expiry_time_period_ms=-1),
+    "unregister_broker": lifecycle.UnregisterBrokerRequest(broker_id=3),
+    "describe_quorum": DESCRIBE_QUORUM,
+    "add_raft_voter": ADD_VOTER,
+    "remove_raft_voter": raft.RemoveRaftVoterRequest(
+        cluster_id=None, voter_id=2, voter_directory_id=ZERO_UUID
     ),
 }
 OWN: dict[str, Any] = {
@@ -131,4 +128,4 @@ OWN: dict[str, Any] = {
     "alter_partition": replication.AlterPartitionRequest(broker_id=1, topics=[]),
     "allocate_producer_ids": producers.AllocateProducerIdsRequest(broker_id=1),
 }
-ALL = {**FORWARDED, **DECIDED, **OWN}
+ALL = {**FORWARDED, **OWN}

@@ -20,6 +20,7 @@ from ottla.security.principal import ANONYMOUS
 from ottla.server.fetch_sessions import FetchSessionCache
 from ottla.server.handlers import fetch as handler
 from ottla.server.network.output import Deferred, Reply
+from ottla.server.quotas import QuotaManagers
 from ottla.storage.config import LogConfig
 from ottla.storage.log.log import Log
 from ottla.wire.framing import encode_request
@@ -158,6 +159,7 @@ class World:
             executor=executor,
             image=ClusterImage,
             authorizer=None,
+            quotas=QuotaManagers(),
         )
 
     # ---- partitions ---------------------------------------------------------------------------------------

@@ -23,8 +23,10 @@ from ottla.model.ids import NodeId, TopicPartition, Uuid
 from ottla.model.pending import Pending
 from ottla.records.control import end_txn_marker
 from ottla.replication.partition import Partition
+from ottla.security.principal import ANONYMOUS
 from ottla.server.dispatch import Encoded
 from ottla.server.handlers.share.fetch import share_acknowledge, share_fetch
+from ottla.server.quotas import QuotaManagers
 from ottla.share.manager import SharePartitionManager
 from ottla.share.state import PersistedState, PersisterStateBatch, RecordState, SharePartitionKey
 from ottla.storage.log.log import Log
@@ -190,6 +192,7 @@ class Connection:
     """A client's connection."""
 
     def __init__(self) -> None:
+        self.principal = ANONYMOUS
         self._on_lost: dict[Any, Callable[[Connection], None]] = {}
 
     def when_lost(self, key: Any, call: Callable[[Connection], None]) -> None:
@@ -213,6 +216,7 @@ class ShareWorld:
         self.group_configs: dict[str, dict[str, str]] = {}
         self.features = {"share.version": 1}
         self.refresh_image()
+        self.quotas = QuotaManagers()
         self.service = self._make_service()
         self.connection = Connection()
 
@@ -373,10 +377,18 @@ class ShareWorld:
 
     def _context(self, connection: Connection | None, version: int) -> Any:
         node = SimpleNamespace(
-            share=self.service, image=lambda: self.image, replicas=self.replicas, authorizer=None
+            share=self.service,
+            image=lambda: self.image,
+            replicas=self.replicas,
+            authorizer=None,
+            quotas=self.quotas,
         )
         return SimpleNamespace(
-            node=node, connection=connection or self.connection, version=version, listener_name="PLAINTEXT"
+            node=node,
+            connection=connection or self.connection,
+            version=version,
+            header=SimpleNamespace(client_id="member"),
+            listener_name="PLAINTEXT",
         )
 
     def kept(self, group: str = "g", partition: int = 0) -> Kept:

@@ -68,4 +68,6 @@ class _Filler:
             return Batch().encode()
         if issubclass(hint, str):
             return TEXTS.get(name, self._topic)
+        if issubclass(hint, float):
+            return hint(0.5)
         return hint(NUMBERS.get(name, 0))

@@ -65,6 +65,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "txn": ("ottla.cli.txn", "list, describe and abort transactions; find those that hang"),
     "user": ("ottla.cli.user", "list, add, change and delete users who log in with a password (SCRAM)"),
     "acl": ("ottla.cli.acl", "list, add, remove and explain access rules (ACLs)"),
+    "quota": ("ottla.cli.quota", "list, set and delete quotas of users, clients and addresses"),
     "token": ("ottla.cli.delegation_token", "create, list, renew and expire delegation tokens"),
     "cert": ("ottla.cli.cert", "make an authority and certificates, show and renew them"),
     "pipeline": ("ottla.cli.pipeline.command", "start, watch and stop data pipelines on Spark"),

@@ -114,6 +114,7 @@ EFFECTIVE = (
             "broker.id",
             "broker.rack",
             "broker.session.timeout.ms",
+            "client.quota.callback.class",
             "compression.gzip.level",
             "compression.lz4.level",
             "compression.type",
@@ -134,6 +135,8 @@ EFFECTIVE = (
             "controller.quorum.request.timeout.ms",
             "controller.quorum.retry.backoff.ms",
             "controller.quorum.voters",
+            "controller.quota.window.num",
+            "controller.quota.window.size.seconds",
             "controller.socket.timeout.ms",
             "cordoned.log.dirs",
             "create.topic.policy.class.name",
@@ -238,6 +241,7 @@ EFFECTIVE = (
             "log.roll.ms",
             "log.segment.bytes",
             "log.segment.delete.delay.ms",
+            "max.connection.creation.rate",
             "max.connections",
             "max.connections.per.ip",
             "max.connections.per.ip.overrides",
@@ -275,6 +279,8 @@ EFFECTIVE = (
             "producer.id.expiration.check.interval.ms",
             "producer.id.expiration.ms",
             "queued.max.request.bytes",
+            "quota.window.num",
+            "quota.window.size.seconds",
             "replica.fetch.backoff.ms",
             "replica.fetch.max.bytes",
             "replica.fetch.min.bytes",
@@ -329,6 +335,7 @@ EFFECTIVE = (
 PER_LISTENER = (
     frozenset(
         {
+            "max.connection.creation.rate",
             "max.connections",
             "socket.receive.buffer.bytes",
             "socket.request.max.bytes",

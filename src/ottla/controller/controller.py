@@ -55,6 +55,7 @@ from ottla.model.time_slice import TimeSlice, next_turn
 from ottla.raft.driver import RaftListener
 from ottla.raft.image_loader import ImageLoader
 from ottla.raft.quorum_state import NONE as NOBODY
+from ottla.security.quotas import ClientQuotaManager, ControllerMutationQuota, QuotaType
 from ottla.wire.messages import producers
 from ottla.wire.messages.admin import cluster as feature_messages
 from ottla.wire.messages.admin import configs as config_messages
@@ -76,6 +77,10 @@ TICK_INTERVAL_S = 1.0
 # How long it may take to find out which hosts of a request have addresses, and how many hosts it may name.
 RESOLVE_TIMEOUT_S = 5.0
 MAX_RESOLVED_HOSTS = 100
+# The first versions whose clients know THROTTLING_QUOTA_EXCEEDED: they are refused, others only have to wait (KIP-599).
+STRICT_CREATE_TOPICS = 6
+STRICT_DELETE_TOPICS = 5
+STRICT_CREATE_PARTITIONS = 3
 
 
 class QuorumView(Protocol):
@@ -121,6 +126,23 @@ def _refusing(serve: Serve[Q, T]) -> Serve[Q, T]:
     return served
 
 
+class _MutationQuota:
+    """A ControllerMutationQuota, with the time."""
+
+    __slots__ = ("_clock", "_quota")
+
+    def __init__(self, quota: ControllerMutationQuota, clock: Clock) -> None:
+        self._quota = quota
+        self._clock = clock
+
+    def permit(self, partitions: int) -> None:
+        self._quota.record(partitions, self._clock.monotonic_ms())
+
+    @property
+    def throttle_ms(self) -> int:
+        return self._quota.throttle_ms(self._clock.monotonic_ms())
+
+
 class Controller:
     """A controller of the quorum: standby, or active."""
 
@@ -137,10 +159,11 @@ class Controller:
         random: Random | None = None,
         new_uuid: Callable[[], Uuid] = random_uuid,
         has_address: Callable[[str], Awaitable[bool]] | None = None,
+        quotas: ClientQuotaManager | None = None,
     ) -> None:
         """`loader` is the node's; `channel` leads to the active controller, here if nothing else is given.
 
-        `has_address` asks the resolver for a host, which may take its time.
+        `has_address` asks the resolver for a host, which may take its time. `quotas` are those of changes of topics.
         """
         self.raft = raft
         self.settings = settings
@@ -165,6 +188,7 @@ class Controller:
         self._tokens = TokenSettings.from_config(settings.static)
         self._next_sweep_ms = clock.monotonic_ms() + self._tokens.check_interval_ms
         self._has_address = has_address or _has_address
+        self._quotas = ClientQuotaManager(QuotaType.CONTROLLER_MUTATION) if quotas is None else quotas
 
     # --- life
 
@@ -348,21 +372,39 @@ class Controller:
         self, request: topic_messages.CreateTopicsRequest, context: RequestContext
     ) -> topic_messages.CreateTopicsResponse:
         _check_time(request.timeout_ms)
-        return await self._decide(topics.create_topics, request, context, self._sources)
+        quota = self._mutation_quota(context, STRICT_CREATE_TOPICS)
+        response = await self._decide(topics.create_topics, request, context, self._sources, quota.permit)
+        response.throttle_time_ms = quota.throttle_ms
+        return response
 
     @_refusing
     async def delete_topics(
         self, request: topic_messages.DeleteTopicsRequest, context: RequestContext
     ) -> topic_messages.DeleteTopicsResponse:
         _check_time(request.timeout_ms)
-        return await self._decide(topics.delete_topics, request, context)
+        quota = self._mutation_quota(context, STRICT_DELETE_TOPICS)
+        response = await self._decide(topics.delete_topics, request, context, quota.permit)
+        response.throttle_time_ms = quota.throttle_ms
+        return response
 
     @_refusing
     async def create_partitions(
         self, request: topic_messages.CreatePartitionsRequest, context: RequestContext
     ) -> topic_messages.CreatePartitionsResponse:
         _check_time(request.timeout_ms)
-        return await self._decide(topics.create_partitions, request, self._sources)
+        quota = self._mutation_quota(context, STRICT_CREATE_PARTITIONS)
+        response = await self._decide(topics.create_partitions, request, self._sources, quota.permit)
+        response.throttle_time_ms = quota.throttle_ms
+        return response
+
+    def _mutation_quota(self, context: RequestContext, strict_since: int) -> "_MutationQuota":
+        """What one request may change of topics (KIP-599); a broker that asks in its own name has no quota."""
+        strict = context.api_version >= strict_since
+        now_ms = self._clock.monotonic_ms()
+        if context.principal is None:
+            return _MutationQuota(ControllerMutationQuota(None, strict=strict), self._clock)
+        quota = self._quotas.mutation_quota(context.principal, context.client_id, now_ms, strict=strict)
+        return _MutationQuota(quota, self._clock)
 
     # --- configuration and features
 

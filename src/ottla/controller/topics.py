@@ -2,7 +2,8 @@
 
 Rules: pure decisions over an image; every topic of a request fares by itself, with Kafka's codes and sentences. Whoever
 asks twice in one request for the deletion of a topic gets neither. Replicas of new partitions go where the user says
-(checked here) or where replica_placer.py finds.
+(checked here) or where replica_placer.py finds. What a topic changes in partitions is asked of the quota of whoever
+asks (`permit`, KIP-599) when nothing else is wrong with it: one that may not be changed now is refused.
 Topic ids and the spread of replicas come from the Sources given, so a simulation repeats.
 """
 
@@ -40,6 +41,12 @@ MAX_PARTITIONS_PER_BATCH = 10_000
 DEFAULT = -1
 
 ShownConfigs = dict[frozenset[tuple[str, str]], list[m.CreatableTopicConfigs]]
+# So many partitions are to be made or deleted: KafkaError if they may not be, now (applyPartitionChangeQuota).
+Permit = Callable[[int], None]
+
+
+def _any_number(partitions: int) -> None:
+    """Without a quota."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,11 @@ class Sources:
 
 
 def create_topics(
-    rules: ClusterRules, request: m.CreateTopicsRequest, context: RequestContext, sources: Sources
+    rules: ClusterRules,
+    request: m.CreateTopicsRequest,
+    context: RequestContext,
+    sources: Sources,
+    permit: Permit = _any_number,
 ) -> Steps[ControllerResult[m.CreateTopicsResponse]]:
     """Creates topics; each that cannot be created has its error in the answer."""
     names = Counter(topic.name for topic in request.topics)
@@ -62,7 +73,7 @@ def create_topics(
     shown: ShownConfigs = {}
     for topic in wanted:
         try:
-            answer, new_records = yield from _create_topic(rules, topic, context, sources, shown)
+            answer, new_records = yield from _create_topic(rules, topic, context, sources, shown, permit)
             records += new_records
         except KafkaError as error:
             answer = _refused(topic.name, error_of(error))
@@ -102,6 +113,7 @@ def _create_topic(
     context: RequestContext,
     sources: Sources,
     shown: ShownConfigs,
+    permit: Permit,
 ) -> Steps[tuple[m.CreatableTopicResult, list[MetadataRecord]]]:
     _check_new_name(rules, topic.name)
     overrides = _creation_configs(topic)
@@ -109,6 +121,7 @@ def _create_topic(
     config_records = configuration_control.new_resource_records(rules, resource, overrides, context)
     partitions = yield from _new_partitions(rules, topic, sources)
     rules.settings.policies.check_new_topic(_as_policies_see_it(topic, partitions, overrides))
+    permit(len(partitions))
     topic_id = sources.new_uuid()
     records: list[MetadataRecord] = [TopicRecord(name=topic.name, topic_id=topic_id), *config_records]
     records += yield from _partition_records(rules, topic_id, 0, partitions)
@@ -248,7 +261,10 @@ def _created(
 
 
 def create_partitions(
-    rules: ClusterRules, request: m.CreatePartitionsRequest, sources: Sources
+    rules: ClusterRules,
+    request: m.CreatePartitionsRequest,
+    sources: Sources,
+    permit: Permit = _any_number,
 ) -> Steps[ControllerResult[m.CreatePartitionsResponse]]:
     """Gives topics more partitions."""
     names = Counter(topic.name for topic in request.topics)
@@ -265,7 +281,7 @@ def create_partitions(
             continue
         error = ApiError()
         try:
-            records += yield from _grow(rules, topic, sources)
+            records += yield from _grow(rules, topic, sources, permit)
         except KafkaError as refusal:
             error = error_of(refusal)
         results.append(
@@ -278,7 +294,7 @@ def create_partitions(
 
 
 def _grow(
-    rules: ClusterRules, wanted: m.CreatePartitionsTopic, sources: Sources
+    rules: ClusterRules, wanted: m.CreatePartitionsTopic, sources: Sources, permit: Permit
 ) -> Steps[list[MetadataRecord]]:
     topic = rules.image.topic(wanted.name)
     if topic is None:
@@ -294,25 +310,26 @@ def _grow(
     added = wanted.count - have
     if added > MAX_PARTITIONS_PER_BATCH:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+    if wanted.assignments is not None and len(wanted.assignments) != added:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Attempted to add {added} additional partition(s), but only {len(wanted.assignments)} assignment(s) "
+            "were specified.",
+        )
+    permit(added)
     factor = topic.replication_factor
     if wanted.assignments is None:
         placed = place_replicas(usable_brokers(rules.image), added, factor, sources.random)
         partitions = yield from _placed_partitions(rules, placed)
     else:
         assignments = [assignment.broker_ids for assignment in wanted.assignments]
-        partitions = yield from _assigned_growth(rules, have, added, factor, assignments)
+        partitions = yield from _assigned_growth(rules, have, factor, assignments)
     return (yield from _partition_records(rules, topic.id, have, partitions))
 
 
 def _assigned_growth(
-    rules: ClusterRules, have: int, added: int, factor: int, assignments: Sequence[Sequence[int]]
+    rules: ClusterRules, have: int, factor: int, assignments: Sequence[Sequence[int]]
 ) -> Steps[list[PartitionRegistration]]:
-    if len(assignments) != added:
-        raise KafkaError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Attempted to add {added} additional partition(s), but only {len(assignments)} assignment(s) "
-            "were specified.",
-        )
     partitions: list[PartitionRegistration] = []
     for number, broker_ids in enumerate(assignments, have):
         check_manual_assignment(rules, broker_ids, factor)
@@ -326,8 +343,11 @@ def _assigned_growth(
 
 
 def delete_topics(
-    rules: ClusterRules, request: m.DeleteTopicsRequest, context: RequestContext
-) -> ControllerResult[m.DeleteTopicsResponse]:
+    rules: ClusterRules,
+    request: m.DeleteTopicsRequest,
+    context: RequestContext,
+    permit: Permit = _any_number,
+) -> Steps[ControllerResult[m.DeleteTopicsResponse]]:
     """Deletes topics; each that cannot be deleted has its error in the answer."""
     if not rules.settings.static["delete.topic.enable"]:
         raise _deletion_disabled(context)
@@ -337,8 +357,18 @@ def delete_topics(
     chosen: dict[Uuid, str] = {}
     answers += _find_by_id(rules, ids, chosen)
     answers += _find_by_name(rules, names, chosen, {i for i, count in Counter(ids).items() if count > 1})
-    answers += [_answer(name, topic_id) for topic_id, name in chosen.items()]
-    records = [RemoveTopicRecord(topic_id=topic_id) for topic_id in chosen]
+    records: list[MetadataRecord] = []
+    for number, (topic_id, name) in enumerate(chosen.items(), 1):
+        topic = rules.image.topic_by_id(topic_id)
+        try:
+            permit(0 if topic is None else len(topic.partitions))
+        except KafkaError as error:
+            answers.append(_answer(name, topic_id, error_of(error)))
+        else:
+            answers.append(_answer(name, topic_id))
+            records.append(RemoveTopicRecord(topic_id=topic_id))
+        if number % ITEMS_PER_STEP == 0:
+            yield
     check_record_count(records)
     return ControllerResult(m.DeleteTopicsResponse(responses=answers), records, atomic=True)
 

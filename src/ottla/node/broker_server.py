@@ -51,6 +51,7 @@ from ottla.server.fetch_sessions import FetchSessionCache
 from ottla.server.limits import Unpacking
 from ottla.server.network.connection import Listener
 from ottla.server.network.socket_server import SocketServer
+from ottla.server.quotas import QuotaManagers
 from ottla.server.topic_creation import SHARE_GROUP_STATE, AutoTopicCreationManager, StreamsInternalTopics
 from ottla.server.transaction.producer_ids import ProducerIdBlock, ProducerIdSource
 from ottla.server.transaction.verification import AddPartitionsToTxnManager
@@ -84,6 +85,7 @@ class BrokerServer:
         clock: Clock,
         executor: ThreadPoolExecutor,
         on_failure: Callable[[BaseException], None],
+        quotas: QuotaManagers,
         authorizer: Authorizer | None = None,
         acls: AclPublisher | None = None,
     ) -> None:
@@ -100,6 +102,7 @@ class BrokerServer:
         self._local_controller = local_controller
         self._clock = clock
         self._executor = executor
+        self._quotas = quotas
         self._unpacking = Unpacking(executor)
         self._publisher = Publisher(on_failure)
         shared.metadata.subscribe(self._publisher.publish)
@@ -318,6 +321,7 @@ class BrokerServer:
             local_controller=self._local_controller,
             authorizer=self._authorizer,
             controller=self._channel,
+            quotas=self._quotas,
             producer_ids=self._producer_ids,
             fetch_sessions=FetchSessionCache(
                 self.config["max.incremental.fetch.session.cache.slots"],

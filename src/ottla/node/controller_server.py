@@ -27,6 +27,7 @@ from ottla.server.dispatch import Dispatcher
 from ottla.server.forwarding import ActiveController
 from ottla.server.network.connection import Listener
 from ottla.server.network.socket_server import SocketServer
+from ottla.server.quotas import QuotaManagers
 
 log = logging.getLogger("ottla.node")
 
@@ -42,6 +43,7 @@ class ControllerServer:
         sockets: SocketServer,
         clock: Clock,
         executor: ThreadPoolExecutor,
+        quotas: QuotaManagers,
         authorizer: Authorizer | None = None,
         acls: AclPublisher | None = None,
     ) -> None:
@@ -52,6 +54,7 @@ class ControllerServer:
         self._executor = executor
         self._authorizer = authorizer
         self._acls = acls
+        self._quotas = quotas
         self._settings = ControllerSettings(config, shared.cluster_id, Policies.of(config))
         self.controller = Controller(
             shared.raft,
@@ -60,6 +63,7 @@ class ControllerServer:
             clock,
             metadata_dir=shared.metadata_dir,
             listeners=endpoints,
+            quotas=quotas.clients.controller_mutation,
         )
         # Wherever the active controller is: here, while this is the one.
         self.channel = ActiveController(self.controller, shared.raft, shared.remote)
@@ -97,6 +101,7 @@ class ControllerServer:
             local_controller=self.controller,
             gone_brokers=self._gone_brokers,
             authorizer=self._authorizer,
+            quotas=self._quotas,
         )
 
     async def stop(self) -> None:

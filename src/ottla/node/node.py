@@ -35,7 +35,8 @@ from ottla.replication.replica_manager import ReplicaManager
 from ottla.security.authorizer import CLASS_NAME, CustomAuthorizer, StandardAuthorizer, make_authorizer
 from ottla.security.channels import PLAIN_CHANNELS, NodeChannels
 from ottla.server import handlers
-from ottla.server.network.socket_server import SocketServer
+from ottla.server.network.socket_server import SocketServer, protected_listeners
+from ottla.server.quotas import QuotaManagers
 from ottla.storage.config import LogManagerSettings
 from ottla.storage.log_manager import LogManager
 
@@ -112,13 +113,17 @@ class Node:
         self._stops.append(self._stop_basics)
         if self._interrupted:
             raise asyncio.CancelledError
+        config = self._static_config
         audit = self._open_audit_log()
-        self.authorizer = make_authorizer(self._static_config[CLASS_NAME], self._static_config.static)
+        self.authorizer = make_authorizer(config[CLASS_NAME], config.static)
+        self._quotas = QuotaManagers.of(config, self._clock, protected_listeners(config))
+        self._stops.append(self._close_quotas)
         self.sockets = SocketServer(
-            self._static_config,
+            config,
             clock=self._clock,
             scram_users=self._scram_users,
             audit=audit,
+            rates=self._quotas.clients.connections,
         )
         self._stops.append(self._close_sockets)
         await self.sockets.bind()
@@ -246,6 +251,7 @@ class Node:
             self._shared.metadata.subscribe(self._acls)
             self._stops.append(self._acls.stop)
         self._shared.metadata.subscribe(FreezeImages())
+        self._shared.metadata.subscribe(self._quotas.follow)
         self._stops.append(self._shared.close)
         if config.is_controller:
             self._controller_server = ControllerServer(
@@ -255,6 +261,7 @@ class Node:
                 self.sockets,
                 self._clock,
                 self._executor,
+                self._quotas,
                 self.authorizer,
                 self._acls,
             )
@@ -298,6 +305,7 @@ class Node:
             self._clock,
             self._executor,
             self._fail,
+            self._quotas,
             self.authorizer,
             self._acls,
         )
@@ -308,6 +316,9 @@ class Node:
 
     async def _stop_basics(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _close_quotas(self) -> None:
+        self._quotas.close()
 
     async def _close_sockets(self) -> None:
         self.sockets.close()

@@ -12,7 +12,7 @@ requests. Owned by the broker, on its loop.
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
 from hashlib import sha256
 from ipaddress import IPv6Address, ip_address
@@ -152,7 +152,27 @@ class Rate:
         """How long nothing more may happen for the rate to be no more than the limit (QuotaUtils.throttleTime)."""
         window_ms = self.window_size_ms(now_ms)
         rate = (self._before + self._value) / (window_ms / 1000.0)
-        return 0 if rate <= limit else rounded_ms((rate - limit) / limit * window_ms)
+        if rate <= limit:
+            return 0
+        return rounded_ms((rate - limit) / limit * window_ms) if limit > 0.0 else MAX_THROTTLE_MS
+
+    def record_and_throttle_ms(self, amount: float, limit: float, now_ms: float) -> int:
+        """Both in one, for what happens with every request."""
+        if now_ms >= self._window_end_ms or now_ms >= self._expires_ms:
+            self.record(amount, now_ms)
+            return self.throttle_ms(limit, now_ms)
+        self._value = value = self._value + amount
+        self.last_ms = now_ms
+        elapsed_ms = now_ms - self._oldest_ms
+        if elapsed_ms < self._full_ms:
+            elapsed_ms = self._full_ms + elapsed_ms % self._window_ms
+        if elapsed_ms > 1.0 and (self._before + value) * 1000.0 <= limit * elapsed_ms:
+            return 0
+        return self.throttle_ms(limit, now_ms)
+
+    def has_only(self, amount: float) -> bool:
+        """Has nothing else happened lately?"""
+        return self._before + self._value <= amount
 
 
 class TokenBucket:
@@ -280,23 +300,43 @@ _ANY: Final = "\udc00"
 # --- sensors
 
 
-class _Sensor:
+class Sensor:
     """What those who share a quota have used."""
 
-    __slots__ = ("bucket", "is_current", "limit", "rate")
+    __slots__ = ("bucket", "is_current", "limit", "max_throttle_ms", "rate")
 
-    def __init__(self, limit: float, rate: Rate, bucket: TokenBucket | None) -> None:
+    def __init__(
+        self, limit: float, rate: Rate, bucket: TokenBucket | None, max_throttle_ms: int = MAX_THROTTLE_MS
+    ) -> None:
         self.limit = limit
         self.rate = rate
         self.bucket = bucket
+        self.max_throttle_ms = max_throttle_ms
         # No more when it was forgotten, or its limit may be another: whoever holds it asks again.
         self.is_current = True
+
+    def record_and_throttle_ms(self, amount: float, now_ms: float) -> int:
+        """So much was used: how long the client has to wait now; 0 if it is within its quota."""
+        throttle_ms = self.rate.record_and_throttle_ms(amount, self.limit, now_ms)
+        return min(throttle_ms, self.max_throttle_ms) if throttle_ms else 0
+
+    def record_unless_throttled(self, amount: float, now_ms: float) -> int:
+        """So much is to be used: 0 if it is, or how long the client has to wait, and then it is not (unrecord).
+
+        What is too much for any wait is used once nothing else was: in Kafka a consumer whose next batch is larger than
+        all windows have room for never gets it.
+        """
+        throttle_ms = self.rate.record_and_throttle_ms(amount, self.limit, now_ms)
+        if not throttle_ms or self.rate.has_only(amount):
+            return 0
+        self.rate.record(-amount, now_ms)
+        return throttle_ms
 
 
 class ClientQuotaManager:
     """Kafka's ClientQuotaManager of one type: produce, fetch, request or controller mutation.
 
-    `record_and_throttle_ms` is the one call of the way of a request.
+    `on_change` is called when another sensor may count for a client that was looked up before.
     """
 
     def __init__(
@@ -304,8 +344,10 @@ class ClientQuotaManager:
         quota_type: QuotaType,
         windows: QuotaWindows | None = None,
         callback: ClientQuotaCallback | None = None,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.type = quota_type
+        self._on_change = on_change
         self.windows = windows or QuotaWindows()
         self._callback = callback
         self._table = QuotaTable()
@@ -313,8 +355,8 @@ class ClientQuotaManager:
         self.enabled = callback is not None
         # A request that took long is over: more than a window is not waited for it (ClientRequestQuotaManager).
         self._max_throttle_ms = self.windows.window_ms if quota_type is QuotaType.REQUEST else MAX_THROTTLE_MS
-        self._by_client: dict[tuple[KafkaPrincipal, str | None], _Sensor | None] = {}
-        self._sensors: dict[object, _Sensor] = {}
+        self._by_client: dict[tuple[KafkaPrincipal, str | None], Sensor | None] = {}
+        self._sensors: dict[object, Sensor] = {}
         self._callback_failed = False
 
     # --- limits
@@ -323,19 +365,29 @@ class ClientQuotaManager:
         """A quota in the metadata has changed; None if it was removed."""
         self._table.set(entity, limit)
         if self._callback is not None:
-            if limit is None:
-                self._callback.remove_quota(self.type, entity)
-            else:
-                self._callback.update_quota(self.type, entity, limit)
+            self._tell(self._callback, entity, limit)
         else:
             self.enabled = len(self._table) > 0
             if not self.enabled:
                 self._sensors.clear()
         self.limits_changed()
 
+    def _tell(self, callback: ClientQuotaCallback, entity: QuotaEntity, limit: float | None) -> None:
+        """One that fails is told of the next change all the same: the node goes on."""
+        try:
+            if limit is None:
+                callback.remove_quota(self.type, entity)
+            else:
+                callback.update_quota(self.type, entity, limit)
+        except Exception:
+            logger.exception(
+                "%s failed when it was told of a quota of %s", type(callback).__name__, dict(entity)
+            )
+
     def limits_changed(self) -> None:
         """Whoever comes next is looked up anew; what was used stays known."""
         self._by_client.clear()
+        self._on_change()
         if self._callback is not None:
             for sensor in self._sensors.values():
                 sensor.is_current = False
@@ -346,29 +398,18 @@ class ClientQuotaManager:
         self, principal: KafkaPrincipal, client_id: str | None, amount: float, now_ms: float
     ) -> int:
         """So much was used: how long the client has to wait now; 0 if it is within its quota, or has none."""
-        if not self.enabled:
-            return 0
-        sensor = self._sensor(principal, client_id, now_ms)
-        if sensor is None:
-            return 0
-        rate = sensor.rate
-        rate.record(amount, now_ms)
-        throttle_ms = rate.throttle_ms(sensor.limit, now_ms)
-        return min(throttle_ms, self._max_throttle_ms) if throttle_ms else 0
+        sensor = self.sensor(principal, client_id, now_ms)
+        return 0 if sensor is None else sensor.record_and_throttle_ms(amount, now_ms)
 
     def record(self, principal: KafkaPrincipal, client_id: str | None, amount: float, now_ms: float) -> None:
-        """So much was used, or, if it is negative, was not after all; the next request waits for it.
-
-        A fetch that is throttled is answered with nothing: what it would have brought is taken back.
-        """
-        if self.enabled:
-            sensor = self._sensor(principal, client_id, now_ms)
-            if sensor is not None:
-                sensor.rate.record(amount, now_ms)
+        """So much was used, or, if it is negative, was not after all; the next request waits for it."""
+        sensor = self.sensor(principal, client_id, now_ms)
+        if sensor is not None:
+            sensor.rate.record(amount, now_ms)
 
     def max_in_window(self, principal: KafkaPrincipal, client_id: str | None, now_ms: float) -> float:
         """More than this at once is always throttled: no fetch is larger (maxValueInQuotaWindow)."""
-        sensor = self._sensor(principal, client_id, now_ms) if self.enabled else None
+        sensor = self.sensor(principal, client_id, now_ms)
         if sensor is None:
             return inf
         return sensor.limit * (self.windows.samples - 1) * self.windows.window_ms / 1000.0
@@ -379,12 +420,15 @@ class ClientQuotaManager:
         self, principal: KafkaPrincipal, client_id: str | None, now_ms: float, *, strict: bool
     ) -> "ControllerMutationQuota":
         """What one request may change; by its version the client knows THROTTLING_QUOTA_EXCEEDED (strict) or not."""
-        sensor = self._sensor(principal, client_id, now_ms) if self.enabled else None
+        sensor = self.sensor(principal, client_id, now_ms)
         return ControllerMutationQuota(sensor, strict=strict)
 
     # --- sensors
 
-    def _sensor(self, principal: KafkaPrincipal, client_id: str | None, now_ms: float) -> _Sensor | None:
+    def sensor(self, principal: KafkaPrincipal, client_id: str | None, now_ms: float) -> Sensor | None:
+        """What counts for a client; None if it has no quota. Good until `on_change` is called, or for one request."""
+        if not self.enabled:
+            return None
         if self._callback is not None:
             return self._callbacks_sensor(self._callback, principal, client_id or "", now_ms)
         try:
@@ -404,8 +448,8 @@ class ClientQuotaManager:
 
     def _callbacks_sensor(
         self, callback: ClientQuotaCallback, principal: KafkaPrincipal, client_id: str, now_ms: float
-    ) -> _Sensor | None:
-        """The operator's class is asked with every request, as in Kafka."""
+    ) -> Sensor | None:
+        """The operator's class is asked with every request, as in Kafka. Where it fails there is no limit."""
         try:
             if callback.quota_reset_required(self.type):
                 self.limits_changed()
@@ -415,21 +459,26 @@ class ClientQuotaManager:
             if sensor is not None and sensor.is_current:
                 return sensor
             limit = callback.quota_limit(self.type, tags)
-        except Exception as error:
+        except Exception:
             if not self._callback_failed:
                 self._callback_failed = True
-                logger.exception("%s failed; that is said once", type(callback).__name__)
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR) from error
+                logger.exception(
+                    "%s failed: whom it is asked about is not limited; that is said once",
+                    type(callback).__name__,
+                )
+            return None
         return self._shared(key, float(limit), now_ms) if _is_limit(limit) else None
 
-    def _shared(self, tags: object, limit: float, now_ms: float) -> _Sensor:
+    def _shared(self, tags: object, limit: float, now_ms: float) -> Sensor:
         """The sensor of all who have these tags."""
         sensor = self._sensors.get(tags)
         if sensor is None:
             self._make_room(now_ms)
             is_bucket = self.type is QuotaType.CONTROLLER_MUTATION
             bucket = TokenBucket(self.windows, now_ms) if is_bucket else None
-            sensor = self._sensors[tags] = _Sensor(limit, Rate(self.windows, now_ms), bucket)
+            sensor = self._sensors[tags] = Sensor(
+                limit, Rate(self.windows, now_ms), bucket, self._max_throttle_ms
+            )
         sensor.limit = limit
         sensor.is_current = True
         return sensor
@@ -446,6 +495,8 @@ class ClientQuotaManager:
         if is_full and len(kept) == len(examined):
             kept.remove(min(kept, key=lambda entry: _last_ms(entry[1])))
         self._sensors.update(kept)
+        if len(kept) < len(examined):
+            self._on_change()
         left = {id(sensor) for _, sensor in kept}
         for _, sensor in examined:
             sensor.is_current = id(sensor) in left and sensor.is_current
@@ -455,7 +506,7 @@ class ClientQuotaManager:
         return len(self._sensors)
 
 
-def _first(sensors: Mapping[object, _Sensor], count: int) -> list[object]:
+def _first(sensors: Mapping[object, Sensor], count: int) -> list[object]:
     found = []
     for tags in sensors:
         found.append(tags)
@@ -464,7 +515,7 @@ def _first(sensors: Mapping[object, _Sensor], count: int) -> list[object]:
     return found
 
 
-def _last_ms(sensor: _Sensor) -> float:
+def _last_ms(sensor: Sensor) -> float:
     """Since when there is nothing to remember but what happened before: a debt is not forgotten."""
     bucket = sensor.bucket
     return sensor.rate.last_ms if bucket is None else bucket.last_ms + bucket.debt_ms(sensor.limit)
@@ -486,7 +537,7 @@ class ControllerMutationQuota:
 
     __slots__ = ("_recorded_ms", "_sensor", "_strict", "_throttle_ms")
 
-    def __init__(self, sensor: _Sensor | None, *, strict: bool) -> None:
+    def __init__(self, sensor: Sensor | None, *, strict: bool) -> None:
         self._sensor = sensor
         self._strict = strict
         self._throttle_ms = 0
@@ -525,7 +576,7 @@ class ControllerMutationQuota:
 class ConnectionRates:
     """How many connections a second are accepted: by the broker, by each listener, and from each address.
 
-    The rates of Kafka's ConnectionQuotas. The listener between brokers is not held up by the broker's own rate.
+    The rates of Kafka's ConnectionQuotas. Listeners by which nodes come are not held up by the broker's own rate.
     """
 
     def __init__(
@@ -533,10 +584,10 @@ class ConnectionRates:
         windows: QuotaWindows | None = None,
         *,
         broker_limit: int = UNLIMITED_RATE,
-        protected_listener: str | None = None,
+        protected_listeners: Collection[str] = (),
     ) -> None:
         self._windows = windows or QuotaWindows()
-        self._protected = protected_listener
+        self._protected = frozenset(protected_listeners)
         self._broker_limit = broker_limit
         self._broker: Rate | None = None
         self._listener_limits: dict[str, int] = {}
@@ -565,7 +616,7 @@ class ConnectionRates:
     def record_connection(self, listener: str, now_ms: float) -> int:
         """Somebody has come: how long the listener has to wait before it accepts."""
         throttle_ms = 0
-        if listener != self._protected:
+        if listener not in self._protected:
             if self._broker is None:
                 self._broker = Rate(self._windows, now_ms)
             throttle_ms = self._throttle_ms(self._broker, self._broker_limit, now_ms)
@@ -593,7 +644,7 @@ class ConnectionRates:
         throttle_ms = self._throttle_ms(rate, limit, now_ms)
         if throttle_ms > 0:
             rate.record(-1.0, now_ms)
-            if listener != self._protected and self._broker is not None:
+            if listener not in self._protected and self._broker is not None:
                 self._broker.record(-1.0, now_ms)
             if listener in self._listeners:
                 self._listeners[listener].record(-1.0, now_ms)
@@ -640,15 +691,26 @@ class ClientQuotas:
         connections: ConnectionRates | None = None,
     ) -> None:
         windows = windows or QuotaWindows()
-        self.produce = ClientQuotaManager(QuotaType.PRODUCE, windows, callback)
-        self.fetch = ClientQuotaManager(QuotaType.FETCH, windows, callback)
-        self.request = ClientQuotaManager(QuotaType.REQUEST, windows, callback)
+        # Another one when what was found for a client may not hold any more.
+        self.version = 0
+        self.produce = ClientQuotaManager(QuotaType.PRODUCE, windows, callback, self._changed)
+        self.fetch = ClientQuotaManager(QuotaType.FETCH, windows, callback, self._changed)
+        self.request = ClientQuotaManager(QuotaType.REQUEST, windows, callback, self._changed)
         self.controller_mutation = ClientQuotaManager(
             QuotaType.CONTROLLER_MUTATION, controller_windows or windows, callback
         )
         self.connections = connections or ConnectionRates(windows)
+        self._managers = (self.produce, self.fetch, self.request, self.controller_mutation)
         # As far as they have been told.
         self._known: dict[QuotaEntity, Mapping[str, float]] = {}
+
+    def _changed(self) -> None:
+        self.version += 1
+
+    @property
+    def enabled(self) -> bool:
+        """Is there any quota of users and clients?"""
+        return any(manager.enabled for manager in self._managers)
 
     def update(
         self, changed: Iterable[QuotaEntity], quotas: Mapping[QuotaEntity, Mapping[str, float]]
@@ -683,7 +745,7 @@ class ClientQuotas:
                 except ValueError:
                     hosts.append((address or "", limit))
         elif kinds and kinds <= {USER, CLIENT_ID}:
-            for manager in (self.produce, self.fetch, self.request, self.controller_mutation):
+            for manager in self._managers:
                 if manager.type.value == key:
                     manager.set_quota(entity, limit)
 

@@ -28,6 +28,7 @@ from ottla.server import authorization
 from ottla.server.limits import ElementBudget
 from ottla.server.metadata_encoding import TopicEncoder
 from ottla.server.network.connection import Connection, Listener
+from ottla.server.quotas import QuotaManagers
 from ottla.server.topic_creation import AutoTopicCreationManager, StreamsInternalTopics
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class ControllerServices:
     authorizer: Authorizer | None = None
     # Raises ConfigError if this node's listeners could not go on with a configuration; with the keys that were named.
     check_stores: Callable[["BrokerConfig", Collection[str]], Awaitable[None]] | None = None
+    # How much users and clients may use; none is set where nothing is given.
+    quotas: QuotaManagers = field(default_factory=QuotaManagers)
     # What large requests list, all together.
     elements: ElementBudget = field(default_factory=ElementBudget)
 

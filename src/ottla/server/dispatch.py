@@ -4,7 +4,8 @@ What cannot be parsed has no answer in the protocol: it raises, and the connecti
 An unknown ApiVersions version is the exception that lets old and new clients find each other (KIP-511).
 
 Where there is an authorizer, what an API asks of everybody is judged here, before the handler: the table of
-server/authorization.py.
+server/authorization.py. Where requests have a quota of time, they are measured here, and where any quota is set an
+answer says how long its client has to wait, and the connection is not read for so long (server/quotas.py).
 
 Owner: one Dispatcher per listener, on the broker's loop.
 """
@@ -12,8 +13,10 @@ Owner: one Dispatcher per listener, on the broker's loop.
 import logging
 import struct
 from collections.abc import Callable, Coroutine
-from functools import partial
+from copy import copy
+from functools import cache, partial
 from inspect import iscoroutine
+from time import perf_counter_ns
 from typing import Any, cast
 
 from ottla.controller.refusals import is_not_controller
@@ -29,6 +32,8 @@ from ottla.server.network.output import Answer, Deferred, Reply
 from ottla.server.registry import Route, late_route, routes
 from ottla.wire.codec import decode, decode_bounded
 from ottla.wire.framing import RequestHeader, decode_request_header, encode_response, encode_response_header
+from ottla.wire.registry import response_class
+from ottla.wire.schema import schema_of
 
 log = logging.getLogger("ottla.server")
 
@@ -40,12 +45,14 @@ _HEAD = struct.Struct(">hhi")
 
 
 class Encoded:
-    """A response whose body a handler has encoded itself, in chunks."""
+    """A response whose body a handler has encoded itself, in chunks; it begins with a throttle time, if it has one."""
 
-    __slots__ = ("chunks",)
+    __slots__ = ("chunks", "throttle_time_ms")
 
-    def __init__(self, chunks: list[bytes]) -> None:
+    def __init__(self, chunks: list[bytes], throttle_time_ms: int = 0) -> None:
         self.chunks = chunks
+        # As it is in there.
+        self.throttle_time_ms = throttle_time_ms
 
 
 class Dispatcher:
@@ -54,6 +61,7 @@ class Dispatcher:
     def __init__(self, services: ControllerServices, listener: Listener) -> None:
         # A node without brokers' services has no listener but the controllers', whose handlers need no others.
         self._services = cast(Services, services)
+        self._quotas = services.quotas
         self._listener = listener
         self._routes = routes(listener)
 
@@ -64,9 +72,38 @@ class Dispatcher:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"api key {api_key} is not served here")
         if not route.min_version <= version <= route.max_version:
             return self._unsupported(connection, route, view, start, stop)
+        if self._quotas.measures_time and route.has_quota:
+            return self._measured(connection, route, view, version, correlation_id, start, stop)
         if route.raw is not None:
             return route.raw(self._services, connection, view, version, correlation_id, start, stop)
         return self._decoded(connection, route, view, start, stop)
+
+    def _measured(
+        self,
+        connection: Connection,
+        route: Route,
+        view: memoryview,
+        version: int,
+        correlation_id: int,
+        start: int,
+        stop: int,
+    ) -> Answer:
+        quotas = self._quotas
+        client = quotas.client_of(connection, view, start)
+        connection.is_exempt = False
+        began_ns = perf_counter_ns()
+        if route.raw is not None:
+            answer = route.raw(self._services, connection, view, version, correlation_id, start, stop)
+        else:
+            answer = self._decoded(connection, route, view, start, stop)
+        if connection.is_exempt:
+            return answer
+        quotas.record_time_of(client, perf_counter_ns() - began_ns)
+        if not iscoroutine(answer):
+            return answer
+        measured: Any = quotas.measured(answer, client.principal, client.client_id)
+        measured.__qualname__ = getattr(answer, "__qualname__", "")  # what the log calls it
+        return cast(Answer, measured)
 
     def _unsupported(
         self, connection: Connection, route: Route, view: memoryview, start: int, stop: int
@@ -99,11 +136,13 @@ class Dispatcher:
                 _judge(context, route)
             result = route.handler(context, request)
         except Exception as error:  # noqa: BLE001 - a broker never dies of a request
-            return _failed(route, request, header, error)
+            return _failed(route, request, context, error)
         if isinstance(result, Pending):
-            return _answered(connection, route, request, header, result)
+            return _answered(route, request, context, result)
         if iscoroutine(result):
-            return _awaited(route, request, header, result)
+            return _awaited(route, request, context, result)
+        if self._quotas.enabled:
+            result = _throttled(context, route, result)
         return _encode(result, header)
 
     def _context(self, connection: Connection, header: RequestHeader) -> Context:
@@ -121,6 +160,16 @@ async def respond_forwarded(
     services: Services, connection: Connection, route: Route, frame: memoryview, sender: Sender
 ) -> Reply | None:
     """A request in an envelope: its answer, or NotController; another KafkaError if it cannot be parsed."""
+    answering = _respond_forwarded(services, connection, route, frame, sender)
+    if services.quotas.measures_time:
+        client_id = decode_request_header(frame, 0, len(frame))[0].client_id
+        return await services.quotas.measured(answering, sender.principal, client_id)
+    return await answering
+
+
+async def _respond_forwarded(
+    services: Services, connection: Connection, route: Route, frame: memoryview, sender: Sender
+) -> Reply | None:
     if len(frame) > INLINE_REQUEST_BYTES:
         return await respond(services, connection, route, frame, sender)
     header, request = _parse(route, frame, 0, len(frame))
@@ -133,8 +182,8 @@ async def respond_forwarded(
         if iscoroutine(result) or isinstance(result, Pending):
             result = await result
     except Exception as error:  # noqa: BLE001 - a broker never dies of a request
-        return _failed(route, request, header, error, _encode_forwarded)
-    return _encode_forwarded(result, header)
+        return _failed(route, request, context, error, _encode_forwarded)
+    return _encode_forwarded(_throttled(context, route, result), header)
 
 
 async def respond(
@@ -178,8 +227,8 @@ async def respond(
             if iscoroutine(result) or isinstance(result, Pending):
                 result = await result
         except Exception as error:  # noqa: BLE001 - a broker never dies of a request
-            return await in_thread(_failed, route, failing, header, error, encode)
-        return await in_thread(encode, result, header)
+            result = await in_thread(_error, route, failing, header, error)
+        return await in_thread(encode, _throttled(context, route, result), header)
     finally:
         budget.give_back(elements)
 
@@ -207,27 +256,26 @@ def _parse_large(route: Route, frame: memoryview) -> tuple[RequestHeader, Any, i
 
 
 async def _awaited(
-    route: Route, request: Any, header: RequestHeader, coroutine: Coroutine[Any, Any, Any]
+    route: Route, request: Any, context: Context, coroutine: Coroutine[Any, Any, Any]
 ) -> Reply | None:
     try:
         result = await coroutine
     except Exception as error:  # noqa: BLE001 - a broker never dies of a request
-        return _failed(route, request, header, error)
-    return _encode(result, header)
+        return _failed(route, request, context, error)
+    return _encode(_throttled(context, route, result), context.header)
 
 
-def _answered(
-    connection: Connection, route: Route, request: Any, header: RequestHeader, pending: Pending[Any]
-) -> Answer:
+def _answered(route: Route, request: Any, context: Context, pending: Pending[Any]) -> Answer:
     """A coordinator's answer: it may be there already, and otherwise does not hold the connection's line."""
     if pending.done:
-        return _reply(route, request, header, pending)
+        return _reply(route, request, context, pending)
+    connection = context.connection
     deferred = Deferred()
 
     def answer(done: Pending[Any]) -> None:
         """Never raises: the coordinator, which calls, has others to answer."""
         try:
-            reply = _reply(route, request, header, done)
+            reply = _reply(route, request, context, done)
         except KafkaError as error:
             connection.close(f"{error.code.name}: {error}")
         except Exception as error:  # noqa: BLE001 - a request ends one connection at most
@@ -240,10 +288,53 @@ def _answered(
     return deferred
 
 
-def _reply(route: Route, request: Any, header: RequestHeader, pending: Pending[Any]) -> Reply | None:
+def _reply(route: Route, request: Any, context: Context, pending: Pending[Any]) -> Reply | None:
     if pending.error is not None:
-        return _failed(route, request, header, pending.error)
-    return _encode(pending.result(), header)
+        return _failed(route, request, context, pending.error)
+    return _encode(_throttled(context, route, pending.result()), context.header)
+
+
+# --- quotas
+
+
+def _throttled(context: Context, route: Route, result: Any) -> Any:
+    """The result, which says how long its client has to wait, if it has to: its connection is not read for so long.
+
+    Of a forwarded request the broker's connection is not the client's: the broker does that, by what the answer says.
+    """
+    quotas = context.node.quotas
+    if not quotas.enabled or result is None:
+        return result
+    said_ms = getattr(result, "throttle_time_ms", 0)
+    throttle_ms = said_ms
+    if quotas.measures_time and route.has_quota:
+        throttle_ms = max(throttle_ms, quotas.throttle_ms(context.sender.principal, context.header.client_id))
+    if not throttle_ms:
+        return result
+    if context.forwarded_for is None:
+        context.connection.throttle(throttle_ms)
+    return result if throttle_ms == said_ms else _with_throttle_time(result, context.header, throttle_ms)
+
+
+def _with_throttle_time(result: Any, header: RequestHeader, throttle_ms: int) -> Any:
+    if isinstance(result, Encoded):
+        if not _begins_with_throttle_time(header.api_key, header.api_version):
+            return result
+        first, *others = result.chunks
+        return Encoded([throttle_ms.to_bytes(4, "big") + first[4:], *others], throttle_ms)
+    if hasattr(result, "throttle_time_ms"):
+        result = copy(result)
+        result.throttle_time_ms = throttle_ms
+    return result
+
+
+@cache
+def _begins_with_throttle_time(api_key: int, version: int) -> bool:
+    fields = (field for field in schema_of(response_class(api_key)).fields if field.is_in(version))
+    return next(fields).name == "throttle_time_ms"
+
+
+# --- encoding
 
 
 def _encode_forwarded(result: Any, header: RequestHeader) -> Reply | None:
@@ -267,11 +358,17 @@ def _encode(result: Any, header: RequestHeader) -> Reply | None:
 def _failed(
     route: Route,
     request: Any,
-    header: RequestHeader,
+    context: Context,
     error: Exception,
     encode: Callable[[Any, RequestHeader], Reply | None] = _encode,
 ) -> Reply | None:
-    """A handler gave up: the request's own shape of error, and a trace only for what is our fault."""
+    """A handler gave up."""
+    header = context.header
+    return encode(_throttled(context, route, _error(route, request, header, error)), header)
+
+
+def _error(route: Route, request: Any, header: RequestHeader, error: Exception) -> Any:
+    """The request's own shape of error, and a trace only for what is our fault."""
     if isinstance(error, CloseConnection):
         raise error
     if isinstance(error, KafkaError):
@@ -279,4 +376,4 @@ def _failed(
     else:
         log.exception("handling a %s failed", route.request.__name__, exc_info=error)
         code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
-    return encode(error_response(request, header.api_version, code, message), header)
+    return error_response(request, header.api_version, code, message)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from ottla.security.acls import AclOperation
 from ottla.server.audit import audited
 from ottla.server.authorization import Access, access_of
 from ottla.server.context import Context, Services
@@ -71,6 +72,8 @@ class Route:
     raw: RawHandler | None
     max_elements: int
     access: Access
+    # Does its time count for a quota? What nodes ask of each other does not.
+    has_quota: bool
 
 
 _routes: dict[Listener, dict[int, Route]] = {Listener.BROKER: {}, Listener.CONTROLLER: {}}
@@ -134,6 +137,7 @@ def _add(
         assert request.API_KEY not in table, f"{request.__name__} has two handlers on {listener}"
         access = access_of(request.API_KEY, listener)
         assert access is not None, f"{request.__name__}: nothing says what it asks for"
+        has_quota = AclOperation.CLUSTER_ACTION not in access.cluster
         table[request.API_KEY] = Route(
-            request.API_KEY, low, high, request, handler, raw, max_elements, access
+            request.API_KEY, low, high, request, handler, raw, max_elements, access, has_quota
         )

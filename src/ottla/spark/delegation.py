@@ -1,4 +1,5 @@
-"""What Spark's workers log in with: a delegation token (KIP-48) that the driver asks for, never a password.
+"""What Spark's workers log in with: a delegation token (KIP-48) that the driver asks for, never a password
+(as Spark's KafkaTokenUtil and KafkaDelegationTokenProvider).
 
 The driver's processes (Spark's planner and a stream's source runner) have the options as the user gave them. To the
 tasks go the settings that `public` leaves, and a Login: the token of `login_for`, with each micro-batch's partitions

@@ -60,6 +60,7 @@ SCRIPTS: dict[str, Callable[[Script], None]] = {
     "update-features": cluster.features,
     "unregister-broker": cluster.unregister_broker,
     "scram-credentials": users.scram,
+    "client-quotas": users.quotas,
     "delegation-tokens": users.tokens,
     "long-polls": waiting.long_polls,
     "internal-topics": waiting.internal_topics,

@@ -15,7 +15,7 @@ SETTLE_S = 3.0
 # The APIs whose bodies are cut and stretched, on the broker's listener.
 SERVED = (
     *(0, 1, 2, 3, 18, 19, 20, 21, 22, 23, 32, 33, 34, 35, 37, 43, 44, 45, 46, 55, 57, 60, 61, 64, 74, 75),
-    *(38, 39, 40, 41, 50, 51),
+    *(38, 39, 40, 41, 48, 49, 50, 51),
 )
 
 

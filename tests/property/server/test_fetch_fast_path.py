@@ -25,6 +25,7 @@ from ottla.security.principal import ANONYMOUS
 from ottla.server.fetch_sessions import FetchSessionCache
 from ottla.server.handlers import fetch as handler
 from ottla.server.network.output import SENDFILE_MIN_BYTES, Deferred
+from ottla.server.quotas import QuotaManagers
 from ottla.storage.config import LogConfig
 from ottla.storage.validator import AppendOrigin
 from ottla.wire.fast.fetch import Wanted
@@ -64,6 +65,7 @@ class Broker:
         self.partition = Partition(TopicPartition(NAME, 0), TOPIC_ID, self.log, PartitionWorld())
         self.partition.become(PartitionRegistration((1,), (), (1,), (), (), 1, 0, EPOCH, 0))
         self.executor = ThreadPoolExecutor(1)
+        self.quotas = QuotaManagers()
 
     def _transaction(self, *, commit: bool) -> None:
         append(self.log, b"within", producer_id=5, transactional=True, sequence=0 if commit else 1)
@@ -85,6 +87,7 @@ class Broker:
             executor=self.executor,
             image=ClusterImage,
             authorizer=None,
+            quotas=self.quotas,
         )
 
 
@@ -99,7 +102,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def ask(broker: Broker, sessions: FetchSessionCache, frame: bytes, version: int, fast: bool) -> bytes | str:
     """What the handler answers, with the fast path or without."""
     connection = cast(
-        "Any", SimpleNamespace(host=SimpleNamespace(listener_name="PLAINTEXT"), principal=ANONYMOUS)
+        "Any",
+        SimpleNamespace(
+            host=SimpleNamespace(listener_name="PLAINTEXT"),
+            principal=ANONYMOUS,
+            quotas=None,
+            throttle=lambda _: None,
+        ),
     )
     with pytest.MonkeyPatch.context() as patch:
         if not fast:
@@ -245,6 +254,54 @@ def test_the_lane_answers_as_the_general_handler_does(
         broker, general, frame, version, fast=False
     )
     assert state(by_fast_path) == state(general)
+
+
+def limited(limit: float, used: int) -> QuotaManagers:
+    """Quotas of a consumer that has fetched so much already."""
+    quotas = QuotaManagers(clock=SimpleNamespace(monotonic_ms=lambda: NOW))  # type: ignore[arg-type]
+    quotas.clients.fetch.set_quota((("user", None),), limit)
+    quotas.clients.fetch.record(ANONYMOUS, "client", used, NOW)
+    quotas.enabled = True
+    return quotas
+
+
+@MANY
+@given(
+    data=st.data(),
+    version=st.integers(4, 18),
+    indexes=st.sampled_from([(0,), (0,), (0, 1)]),
+    limit=st.sampled_from([1.0, 500.0, 5_000.0, 1e9]),
+    used=st.sampled_from([0, 1, 4_999, 60_000]),
+)
+def test_so_it_does_where_there_is_a_quota(
+    broker: Broker, data: st.DataObject, version: int, indexes: tuple[int, ...], limit: float, used: int
+) -> None:
+    asked = data.draw(requests(version, broker.log.log_end_offset))
+    frame = encode_request(asked, version, 5, "client")
+    answers, left, states = [], [], []
+    for fast in (True, False):
+        sessions, broker.quotas = with_session(version, *indexes), limited(limit, used)
+        sessions._rng = random.Random(2)
+        try:
+            answers.append(ask(broker, sessions, frame, version, fast=fast))
+            left.append(broker.quotas.clients.fetch.record_and_throttle_ms(ANONYMOUS, "client", 0, NOW))
+        finally:
+            broker.quotas = QuotaManagers()
+        states.append(state(sessions))
+    assert answers[0] == answers[1]
+    assert left[0] == left[1], "what was recorded"
+    assert states[0] == states[1]
+
+
+@pytest.mark.parametrize("version", LANE_VERSIONS)
+def test_a_throttled_fetch_goes_by_the_lane_too(broker: Broker, version: int) -> None:
+    broker.quotas = limited(1.0, 60_000)
+    try:
+        sessions = with_session(version, 0)
+        frame = plain(version, session_id=SESSION, session_epoch=1)
+        assert goes_by_lane(broker, sessions, frame, version)
+    finally:
+        broker.quotas = QuotaManagers()
 
 
 @pytest.mark.parametrize("version", LANE_VERSIONS)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from tests.support.clock import ManualClock
@@ -21,6 +22,8 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import random_uuid
 from ottla.raft.image_loader import ImageLoader
 from ottla.raft.metadata_log import MetadataLogConfig
+from ottla.security.principal import KafkaPrincipal
+from ottla.security.quotas import ClientQuotaManager, QuotaType
 from ottla.wire.messages.admin import cluster as f
 from ottla.wire.messages.admin import configs as c
 from ottla.wire.messages.admin import topics as t
@@ -39,6 +42,7 @@ def make_controller(
     clock: ManualClock,
     config: MetadataLogConfig | None = None,
     failures: list[Exception] | None = None,
+    quotas: ClientQuotaManager | None = None,
 ) -> Controller:
     random = Random(7)
     raft = driver(directory, clock, config)
@@ -57,6 +61,7 @@ def make_controller(
         listeners=LISTENERS,
         random=random,
         new_uuid=lambda: random.randbytes(16),
+        quotas=quotas,
     )
 
 
@@ -66,8 +71,9 @@ async def with_controller(
     clock: ManualClock | None = None,
     config: MetadataLogConfig | None = None,
     failures: list[Exception] | None = None,
+    quotas: ClientQuotaManager | None = None,
 ) -> ClusterImage:
-    controller = make_controller(directory, clock or ManualClock(1_000_000), config, failures)
+    controller = make_controller(directory, clock or ManualClock(1_000_000), config, failures, quotas)
     try:
         controller.raft.load()
         await controller.start()
@@ -561,3 +567,79 @@ def test_rules_are_written_found_again_and_removed(directory: Path) -> None:
     image = run(directory, remove)
     assert sorted(record.resource_name for record in image.acls.values()) == ["a", "c"]
     assert from_snapshot(image).acl_ids == image.acl_ids
+
+
+# --- quotas (KIP-599)
+
+
+def by(user: str | None, version: int) -> RequestContext:
+    return RequestContext(
+        version, principal=None if user is None else KafkaPrincipal("User", user), client_id="c"
+    )
+
+
+def creating(name: str, partitions: int) -> t.CreateTopicsRequest:
+    topic = t.CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[]
+    )
+    return t.CreateTopicsRequest(topics=[topic])
+
+
+def test_changes_of_topics_have_a_quota_that_is_strict_by_version(directory: Path) -> None:
+    clock = ManualClock(1_000_000)
+    quotas = ClientQuotaManager(QuotaType.CONTROLLER_MUTATION)
+    quotas.set_quota((("user", "alice"),), 1.0)  # eleven at once
+
+    async def work(controller: Controller) -> None:
+        await broker_up(controller)
+
+        async def asked(answering: Any) -> tuple[int, int]:
+            answer = await answering
+            (item,) = getattr(answer, "topics", None) or getattr(answer, "results", None) or answer.responses
+            return item.error_code, answer.throttle_time_ms
+
+        refused = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        assert await asked(controller.create_topics(creating("a", 14), by("alice", 6))) == (0, 0)
+        assert await asked(controller.create_topics(creating("b", 1), by("alice", 6))) == (refused, 3_000)
+        grow = t.CreatePartitionsRequest(
+            topics=[t.CreatePartitionsTopic(name="a", count=15, assignments=None)], timeout_ms=1
+        )
+        delete = t.DeleteTopicsRequest(topic_names=["a"], timeout_ms=1)
+        assert await asked(controller.create_partitions(grow, by("alice", 3))) == (refused, 3_000)
+        assert await asked(controller.delete_topics(delete, by("alice", 5))) == (refused, 3_000)
+        # Others are asked for nothing, nor are brokers in their own name.
+        assert await asked(controller.create_topics(creating("c", 99), by("bob", 7))) == (0, 0)
+        assert await asked(controller.create_topics(creating("d", 99), by(None, 7))) == (0, 0)
+        # Whoever does not know that error is told to wait.
+        assert await asked(controller.create_topics(creating("e", 1), by("alice", 5))) == (0, 4_000)
+        assert await asked(controller.create_partitions(grow, by("alice", 2))) == (0, 5_000)
+        assert await asked(controller.delete_topics(delete, by("alice", 4))) == (0, 20_000)
+        clock.advance(20_000)
+        assert await asked(controller.create_topics(creating("b", 1), by("alice", 6))) == (0, 0)
+
+    image = run(directory, work, clock=clock, quotas=quotas)
+    assert set(image.topics) == {"b", "c", "d", "e"}
+
+
+def test_a_decision_that_has_to_wait_counts_once(directory: Path) -> None:
+    """What is decided while another decision is under way is looked at before its turn comes."""
+    quotas = ClientQuotaManager(QuotaType.CONTROLLER_MUTATION)
+    quotas.set_quota((("user", "alice"),), 1.0)
+
+    async def work(controller: Controller) -> None:
+        await broker_up(controller)
+        await controller.create_topics(creating("a", 4), by(None, 6))
+        many = [
+            asyncio.ensure_future(controller.create_topics(creating(f"m{n}", 2_000), by(None, 6)))
+            for n in range(3)
+        ]
+        delete = t.DeleteTopicsRequest(topic_names=["a"], timeout_ms=1)
+        await controller.delete_topics(delete, by("alice", 5))
+        await asyncio.gather(*many)
+        quota = quotas.mutation_quota(KafkaPrincipal("User", "alice"), "c", 1_000_000, strict=False)
+        quota.record(11 - 4, 1_000_000)
+        assert quota.throttle_ms(1_000_000) == 0
+        quota.record(1, 1_000_000)
+        assert quota.throttle_ms(1_000_000) == 1_000
+
+    run(directory, work, quotas=quotas)

@@ -267,7 +267,7 @@ def delete(
     cluster: Cluster, *states: m.DeleteTopicState, names: tuple[str, ...] = ()
 ) -> list[tuple[str | None, bytes, int]]:
     request = m.DeleteTopicsRequest(topics=list(states), topic_names=list(names), timeout_ms=1)
-    result = delete_topics(cluster.rules, request, CONTEXT)
+    result = run_to_end(delete_topics(cluster.rules, request, CONTEXT))
     cluster.take(result)
     return [(a.name, a.topic_id, a.error_code) for a in result.response.responses]
 
@@ -302,7 +302,7 @@ def test_deletion_can_be_switched_off() -> None:
     request = m.DeleteTopicsRequest(topic_names=["a"], timeout_ms=1)
     for version, code in ((2, ErrorCode.INVALID_REQUEST), (6, ErrorCode.TOPIC_DELETION_DISABLED)):
         with pytest.raises(KafkaError) as error:
-            delete_topics(cluster.rules, request, RequestContext(version))
+            run_to_end(delete_topics(cluster.rules, request, RequestContext(version)))
         assert error.value.code is code
 
 
@@ -313,7 +313,72 @@ def test_a_deletion_of_too_many_topics_is_refused_as_a_whole(monkeypatch: pytest
         cluster.add_topic(name, [[1]])
     request = m.DeleteTopicsRequest(topics=[m.DeleteTopicState(name=name) for name in ("a", "b", "c")])
     with pytest.raises(KafkaError) as error:
-        delete_topics(cluster.rules, request, CONTEXT)
+        run_to_end(delete_topics(cluster.rules, request, CONTEXT))
     assert error.value.code is ErrorCode.POLICY_VIOLATION
     request.topics.pop()
-    assert len(delete_topics(cluster.rules, request, CONTEXT).records) == 2
+    assert len(run_to_end(delete_topics(cluster.rules, request, CONTEXT)).records) == 2
+
+
+# --- quotas (KIP-599)
+
+
+class Permits:
+    """Permits so many changes, one topic after the other, and notes what it was asked."""
+
+    def __init__(self, permitted: int) -> None:
+        self.permitted = permitted
+        self.asked: list[int] = []
+
+    def __call__(self, partitions: int) -> None:
+        self.asked.append(partitions)
+        if len(self.asked) > self.permitted:
+            raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded.")
+
+
+def test_a_topic_that_may_not_be_created_now_is_not() -> None:
+    cluster, permits = Cluster(1), Permits(1)
+    wanted = [topic("bad!"), topic("a", 3), topic("b", 2), topic("c", factor=9)]
+    request = m.CreateTopicsRequest(topics=wanted)
+    found = run_to_end(create_topics(cluster.rules, request, CONTEXT, sources(), permits))
+    cluster.take(found)
+    codes = {answer.name: answer.error_code for answer in found.response.topics}
+    assert codes["a"] == 0
+    assert codes["b"] == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert permits.asked == [3, 2], "only for what nothing else is wrong with"
+    assert set(cluster.image.topics) == {"a"}
+    (message,) = [answer.error_message for answer in found.response.topics if answer.name == "b"]
+    assert message == "The throttling quota has been exceeded."
+
+
+def test_validating_counts_too() -> None:
+    permits = Permits(1)
+    request = m.CreateTopicsRequest(topics=[topic("a", 3)], validate_only=True)
+    run_to_end(create_topics(Cluster(1).rules, request, CONTEXT, sources(), permits))
+    assert permits.asked == [3]
+
+
+def test_a_topic_that_may_not_grow_or_be_deleted_now_does_not() -> None:
+    cluster = Cluster(1)
+    for name in "abc":
+        cluster.add_topic(name, [[1], [1]])
+    permits = Permits(1)
+    growth = [m.CreatePartitionsTopic(name=name, count=5, assignments=None) for name in "abc"]
+    growth[2].assignments = [m.CreatePartitionsAssignment(broker_ids=[1])]
+    grown = run_to_end(
+        create_partitions(cluster.rules, m.CreatePartitionsRequest(topics=growth), sources(), permits)
+    )
+    cluster.take(grown)
+    assert [result.error_code for result in grown.response.results] == [
+        0,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    ]
+    assert permits.asked == [3, 3]
+    permits = Permits(2)
+    request = m.DeleteTopicsRequest(topic_names=["a", "none", "b", "c"], timeout_ms=1)
+    gone = run_to_end(delete_topics(cluster.rules, request, CONTEXT, permits))
+    cluster.take(gone)
+    assert permits.asked == [5, 2, 2]
+    assert set(cluster.image.topics) == {"c"}
+    by_name = {answer.name: answer.error_code for answer in gone.response.responses}
+    assert by_name["c"] == ErrorCode.THROTTLING_QUOTA_EXCEEDED

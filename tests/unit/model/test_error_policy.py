@@ -69,6 +69,8 @@ ALLOWED: Final[dict[str, str]] = {
     "server/handlers/metadata.py:find_coordinator:ErrorCode": "it is in an answer of this broker's own",
     "server/network/connection.py:_run:add_done_callback": "a dictionary's own method",
     "server/network/connection.py:_answer_ready:call_soon": "_send_soon guards itself, no closure for each answer",
+    "server/network/connection.py:throttle:call_at": "unmute guards itself, without a closure for each throttle",
+    "server/network/connection.py:_mute_is_over:call_at": "unmute guards itself, likewise",
     "server/handlers/fetch.py:_warm_up_first:add_done_callback": "it guards itself, and ends its connection",
     "server/handlers/fetch.py:_wait:call_later": "_finish guards itself, without a closure for each long poll",
     "server/handlers/fetch.py:_wake:call_soon": "it only puts off what follows",

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.clock import ManualClock
 from tests.support.share_world import NODE, TOPIC_ID, UNKNOWN_ID, Connection, ShareWorld, held
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import iter_batches
+from ottla.server.quotas import QuotaManagers
 from ottla.share.fetch import uniform_sizes
 from ottla.share.settings import duration_ms
 from ottla.share.state import Limits, RecordState, SharePartitionKey
@@ -668,3 +670,39 @@ def test_records_of_aborted_transactions_are_not_delivered_to_those_who_read_com
 def test_those_who_do_not_mind_get_them(world: ShareWorld) -> None:
     world.write(b"a", b"b", producer_id=7, transactional=True)
     assert world.fetch(0, partitions=[0]).acquired() == [(0, 1, 1)]
+
+
+# ---- quotas -----------------------------------------------------------------------------------------------------
+
+
+def limit(world: ShareWorld, bytes_a_second: float) -> ManualClock:
+    clock = ManualClock(1_000_000)
+    world.quotas = QuotaManagers(clock=clock)
+    world.quotas.clients.fetch.set_quota((("client-id", "member"),), bytes_a_second)
+    world.quotas.enabled = True
+    return clock
+
+
+def test_who_was_sent_too_much_waits_and_acquires_nothing_meanwhile(world: ShareWorld) -> None:
+    clock = limit(world, 100.0)
+    for _ in range(4):
+        world.write(bytes(2_000))
+    first = world.fetch(0, partitions=[0])
+    assert first.acquired() == [(0, 0, 1)], "one batch, though it is more than fits in"
+    assert first.response.throttle_time_ms > 10_000
+    clock.advance(1_000)
+    second = world.fetch(1, acks={0: [(0, 0, ACCEPT)]})
+    assert second.acquired() == []
+    assert second.ack_codes() == {0: NONE}, "what it acknowledges is taken"
+    assert second.response.throttle_time_ms > 0
+    clock.advance(60_000)
+    third = world.fetch(2)
+    assert third.acquired() == [(1, 1, 1)], "nothing was acquired and not sent"
+
+
+def test_who_is_within_its_quota_waits_for_nothing(world: ShareWorld) -> None:
+    limit(world, 1e9)
+    world.write(*TEN)
+    answer = world.fetch(0, partitions=[0])
+    assert answer.acquired() == [(0, 9, 1)]
+    assert answer.response.throttle_time_ms == 0

@@ -11,7 +11,7 @@ from ottla.server.registry import serve_later
 
 FAMILIES = (
     *("api_versions", "sasl", "produce", "fetch", "logs", "metadata", "controller", "configs"),
-    *("transactions", "acls", "users"),
+    *("transactions", "acls", "users", "quotas"),
 )
 # With the keys they serve on the broker's listeners.
 LATER = {

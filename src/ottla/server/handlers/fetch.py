@@ -21,6 +21,9 @@ Where there is an authorizer, consumers need READ on each topic and followers CL
 with every look, so that what a fetch waits for and may not have any more it does not get. What may not be read is
 answered with an error, and is not looked at; it does not end the wait for what may be read.
 
+Where there are quotas, a consumer's answer that is too much is not sent (KIP-219): it gets an empty one that says how
+long to wait, and its session is as before. Followers have none.
+
 Owner: one DelayedFetch a request, on the broker's loop.
 """
 
@@ -56,6 +59,7 @@ from ottla.server.fetch_sessions import (
 from ottla.server.limits import check_size
 from ottla.server.network.connection import Connection
 from ottla.server.network.output import Answer, Deferred, Reply
+from ottla.server.quotas import ClientSensors
 from ottla.server.registry import handles_raw
 from ottla.storage.log.log import Log
 from ottla.storage.segment.file_records import ColdSliceError, LogSlice, is_cold, warm_up
@@ -116,17 +120,18 @@ def fetch(
     check_size(stop - start)
     offset = body_offset(view, start, stop, version >= FLEXIBLE_VERSION)
     one = read_one(view, version, offset, stop)
+    quota = services.quotas.fetch_quota(connection, view, start) if services.quotas.enabled else None
     if one is not None:
-        plain = answer_one(services, connection, one, version, correlation_id)
+        plain = answer_one(services, connection, one, version, correlation_id, quota)
         if plain is not None:
             return plain
     if services.replica_selection.is_on:
         connection.client_id = decode_request_header(view, start, stop)[0].client_id
     if stop - start > INLINE_REQUEST_BYTES:
         frame = memoryview(bytes(view[start:stop]))
-        return _fetch_many(services, connection, frame, version, correlation_id, offset - start)
+        return _fetch_many(services, connection, frame, version, correlation_id, offset - start, quota)
     request = decode_fetch(view, version, offset, stop) if one is None else fetch_of_one(one, version)
-    return _serve(services, connection, request, version, correlation_id)
+    return _serve(services, connection, request, version, correlation_id, quota)
 
 
 # ---- one partition that has something to read -------------------------------------------------------------------
@@ -138,6 +143,7 @@ def answer_one(
     one: One,
     version: int,
     correlation_id: int,
+    quota: ClientSensors | None,
 ) -> Reply | None:
     """The answer to a request for one partition, if that has records at hand.
 
@@ -166,6 +172,8 @@ def answer_one(
         return None
     log = partition.log
     limit = min(partition_max_bytes, max_bytes, services.config()["fetch.max.bytes"])
+    if quota is not None and quota.max_fetch_bytes < max(limit, min_bytes):
+        limit, min_bytes = min(limit, quota.max_fetch_bytes), min(min_bytes, quota.max_fetch_bytes)
     found = _find(log, fetch_offset, limit, isolation_level)
     if found is None or (found.length < min_bytes and max_wait_ms > 0):
         return None
@@ -175,7 +183,12 @@ def answer_one(
         isolation_level == READ_COMMITTED, found.length,
     )  # fmt: skip
     reply = None if head is None else _with_records(head, found, answer_tail(version))
-    if reply is None or sessionless:
+    if reply is None:
+        return None
+    throttle_ms = 0 if quota is None else services.quotas.fetched(connection, quota, found.length, 1)
+    if throttle_ms:
+        reply = encode_fetch_response(version, correlation_id, ErrorCode.NONE, session_id, [], throttle_ms)
+    if sessionless:
         return reply
     wanted = Wanted(
         topic, index, leader_epoch, fetch_offset, last_epoch, log_start_offset, partition_max_bytes
@@ -186,7 +199,8 @@ def answer_one(
         COMMITTED_CONSUMER if isolation_level == READ_COMMITTED else CONSUMER, connection, owner,
     )  # fmt: skip
     assert context.session is not None, "it was there a moment ago"
-    context.session.update_response(wanted, 0, Watermarks(high_watermark, start), has_records=True)
+    if not throttle_ms:
+        context.session.update_response(wanted, 0, Watermarks(high_watermark, start), has_records=True)
     return reply
 
 
@@ -241,6 +255,7 @@ async def _fetch_many(
     version: int,
     correlation_id: int,
     offset: int,
+    quota: ClientSensors | None,
 ) -> Reply | None:
     connection.only_answers()
     elements = min(len(frame) // SMALLEST_PARTITION_BYTES, MAX_PARTITIONS)
@@ -253,7 +268,7 @@ async def _fetch_many(
         connection.frame_decoded()
         if services.elements.is_half_taken:
             request.max_wait_ms = 0  # what it lists is not held for long
-        answer = _serve(services, connection, request, version, correlation_id)
+        answer = _serve(services, connection, request, version, correlation_id, quota)
         if isinstance(answer, Deferred):
             return await _resolved(services, answer)
         return await answer if isinstance(answer, Coroutine) else answer
@@ -272,11 +287,16 @@ async def _resolved(services: Services, deferred: Deferred) -> Reply | None:
 
 
 def _serve(
-    services: Services, connection: Connection, request: FetchFast, version: int, correlation_id: int
+    services: Services,
+    connection: Connection,
+    request: FetchFast,
+    version: int,
+    correlation_id: int,
+    quota: ClientSensors | None,
 ) -> Answer:
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         return _refuse(request, version, correlation_id, ErrorCode.UNKNOWN_SERVER_ERROR)
-    call = DelayedFetch(services, request, version, correlation_id, connection)
+    call = DelayedFetch(services, request, version, correlation_id, connection, quota)
     try:
         partitions = call.make_context()
     except KafkaError as error:
@@ -301,14 +321,13 @@ class DelayedFetch:
         version: int,
         correlation_id: int,
         connection: Connection,
+        quota: ClientSensors | None = None,
     ) -> None:
         self._services = services
         self._connection = connection
         self._request = request
         self._version = version
         self._correlation_id = correlation_id
-        self._max_bytes = min(request.max_bytes, services.config()["fetch.max.bytes"])
-        self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._reader = Reader(
             request.replica_id,
             request.replica_epoch,
@@ -327,6 +346,14 @@ class DelayedFetch:
         if self._may_not_follow:
             # To its session it is no follower, either: nothing is noted of it, and nobody makes room for it.
             self._reader = self._reader._replace(replica_id=-1, replica_epoch=NO_BROKER_EPOCH)
+        self._max_bytes = min(request.max_bytes, services.config()["fetch.max.bytes"])
+        self._quota = quota
+        if quota is not None:
+            if self._reader.is_follower:
+                self._quota, connection.is_exempt = None, True
+            else:
+                self._max_bytes = min(self._max_bytes, quota.max_fetch_bytes)
+        self._min_bytes = min(request.min_bytes, self._max_bytes)
         # As sessions and followers lag: time that never goes back.
         self._now_ms = services.clock.monotonic_ms()
         # Of a follower, while its position has to be noted.
@@ -693,6 +720,9 @@ class DelayedFetch:
         # Once: what was noted to be told is told.
         if self._context.is_overtaken(self._connection):
             return self._refuse_overtaken()
+        throttle_ms = self._throttle_ms(reads)
+        if throttle_ms:
+            return self._throttled(throttle_ms)
         loop, executor = self._services.loop, self._services.executor
         answered: list[PartitionRead] = []
         time_slice = TimeSlice()
@@ -752,7 +782,24 @@ class DelayedFetch:
     def _encode(self, reads: list[PartitionRead]) -> Reply:
         if self._context.is_overtaken(self._connection):
             return self._refuse_overtaken()
-        return self._encode_changed(self._changed(reads))
+        throttle_ms = self._throttle_ms(reads)
+        return self._throttled(throttle_ms) if throttle_ms else self._encode_changed(self._changed(reads))
+
+    def _throttle_ms(self, reads: list[PartitionRead]) -> int:
+        if self._quota is None:
+            return 0
+        slices = [read.slice.length for read in reads if read.slice is not None]
+        return self._services.quotas.fetched(self._connection, self._quota, sum(slices), len(slices))
+
+    def _throttled(self, throttle_ms: int) -> Reply:
+        """What was found is not sent. A session that was to be opened is not; one that there is stays as it was."""
+        context = self._context
+        session_id = context.session_id if context.incremental else NO_SESSION
+        if not context.incremental and context.session is not None:
+            self._services.fetch_sessions.close(context.session_id)
+        return encode_fetch_response(
+            self._version, self._correlation_id, ErrorCode.NONE, session_id, [], throttle_ms
+        )
 
     def _changed(self, reads: list[PartitionRead]) -> list[PartitionRead]:
         """What the answer has to have: everything, or what the session has not been answered already."""

@@ -126,6 +126,8 @@ def produce(
         frame = bytearray(view[:stop])
         return _produce_many(services, connection, frame, version, correlation_id, start, offset)
     call = _Produce(services, connection, request, version, correlation_id, start)
+    if services.quotas.enabled:
+        call.throttle_ms = services.quotas.produced(connection, view, start, stop, request.acks)
     try:
         flags = survey(view, request.topics)
         needs_look = flags & COMPRESSION_MASK != 0 or not _IS_COMPILED
@@ -156,6 +158,8 @@ async def _produce_many(
     run = services.loop.run_in_executor
     request = await run(services.executor, decode_produce, view, version, offset, len(frame))
     call = _Produce(services, connection, request, version, correlation_id, start, many=True)
+    if services.quotas.enabled:
+        call.throttle_ms = services.quotas.produced(connection, view, start, len(frame), request.acks)
     try:
         flags = await run(services.executor, survey, view, request.topics)
         if services.authorizer is not None:
@@ -185,6 +189,7 @@ class _Produce:
         "_verification",
         "_version",
         "_waiting_for",
+        "throttle_ms",
     )
 
     def __init__(
@@ -205,6 +210,8 @@ class _Produce:
         self._correlation_id = correlation_id
         # Are there so many partitions that even the answer is not to be written on the loop?
         self._many = many
+        # How long its client has to wait, by its quotas.
+        self.throttle_ms = 0
         # What topics are answered with that may not be written to.
         self._denied: Outcomes = []
         # What compressed batches were found to hold, by where they begin in the frame.
@@ -500,7 +507,7 @@ class _Produce:
             return DelayedProduce(self, topics, self._waiting_for).start()
         if self._leaders:
             return self._encode(topics)
-        return encode_produce_response(self._version, self._correlation_id, topics)
+        return encode_produce_response(self._version, self._correlation_id, topics, self.throttle_ms)
 
     async def _answer_many(self, topics: Outcomes) -> Reply | None:
         if self._many and self._request.acks and not self._waiting_for:
@@ -526,9 +533,11 @@ class _Produce:
 
     def _encode(self, topics: Outcomes) -> bytes:
         if not self._leaders:
-            return encode_produce_response(self._version, self._correlation_id, topics)
+            return encode_produce_response(self._version, self._correlation_id, topics, self.throttle_ms)
         where = endpoints(self._services, self._connection.host.listener_name, self._leaders)
-        return encode_produce_response(self._version, self._correlation_id, topics, node_endpoints=where)
+        return encode_produce_response(
+            self._version, self._correlation_id, topics, self.throttle_ms, node_endpoints=where
+        )
 
 
 class DelayedProduce:

@@ -13,6 +13,9 @@ Loss. What was received whole is processed, also when the client is gone by then
 end, and so does what waits behind it. Only answers are not waited for any more. What a client sent before we closed
 the connection ourselves, and was not begun, is dropped, as Kafka does.
 
+Quotas. Whoever has used too much is not served for a while (`throttle`), and then not read: its answers still leave,
+and one timer ends it. A connection that came too early for its listener's rate begins like that.
+
 Back-pressure. While the peer does not take its answers, or too many of them are outstanding, or a handler
 holds the line, nothing more is served and then nothing more is read: the client's socket fills, not our memory.
 A client that sends many requests at once takes turns with the others: its frames wait when its time is up. So do
@@ -208,6 +211,8 @@ class Connection(asyncio.BufferedProtocol):
         self.is_authenticated = True  # or does not have to be
         self.decisions: Decisions | None = None  # what the principal may do; see server/authorization.py
         self.audit: AuditLog | None = None  # where that is told, and who it is
+        self.quotas: Any = None  # of its client, as they were found; see server/quotas.py
+        self.is_exempt = False  # of the request that is served: its time counts for no quota
         self.last_active = host.monotonic()
         # When it is closed if it has not proved by then who it is.
         self.must_be_ready_by = float("inf")
@@ -231,6 +236,10 @@ class Connection(asyncio.BufferedProtocol):
         self._only_answers = False  # what runs changes nothing any more
         self._serving = False
         self._turn_is_over = False
+        self._muted = False  # by a quota
+        self._muted_until = 0.0
+        self._unmuting: asyncio.TimerHandle | None = None
+        self._has_left_s = float("inf")  # of the time in which it has to prove who it is, when it was muted
         self._send_scheduled = False
         self._reading_paused = False
         self._peek = False
@@ -272,6 +281,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._lost:
             return
         self._lost = True
+        self._muted = False
+        if self._unmuting is not None:
+            self._unmuting.cancel()
         output, self._output = self._output, None
         if output is not None:
             output.close()
@@ -572,6 +584,7 @@ class Connection(asyncio.BufferedProtocol):
             or self._turn_is_over
             or len(self._line) >= MAX_OUTSTANDING
             or self._ready_bytes >= MAX_READY_BYTES
+            or self._muted
             or (self._output is not None and self._output.blocked)
         )
 
@@ -709,6 +722,50 @@ class Connection(asyncio.BufferedProtocol):
                 self._notify_lost()
         elif self._backlog is None and not self._stalled and not self._waits_for_room:
             self._resume_reading()
+
+    # ---- quotas -------------------------------------------------------------------------------------------
+
+    def throttle(self, throttle_ms: int) -> None:
+        """Serve nothing more for so long (KIP-219); who sends all the same fills its own socket."""
+        loop = self.host.loop
+        until = loop.time() + throttle_ms / 1000
+        if until <= self._muted_until or self._closing or self._lost:
+            return
+        self._muted_until = until
+        self.mute()
+        if self._unmuting is None:
+            self._unmuting = loop.call_at(until, self._mute_is_over)
+
+    def _mute_is_over(self) -> None:
+        self._unmuting = None
+        if self._closing or self._lost:
+            return
+        loop = self.host.loop
+        if loop.time() < self._muted_until:  # it has come to more meanwhile
+            self._unmuting = loop.call_at(self._muted_until, self._mute_is_over)
+        else:
+            self.unmute()
+
+    def mute(self) -> None:
+        """Serve nothing more until `unmute`; the time in which it has to prove who it is stands still."""
+        if not self._muted:
+            self._muted = True
+            self._has_left_s = self.must_be_ready_by - self.host.monotonic()
+            self.must_be_ready_by = float("inf")
+
+    def unmute(self) -> None:
+        if not self._muted or self._closing or self._lost:
+            return
+        self._muted = False
+        self.must_be_ready_by = self.host.monotonic() + self._has_left_s
+        try:
+            self._resume()
+        except Exception as error:  # noqa: BLE001 - a fault ends one connection at most
+            report(error, name="serving after a throttle", owner=self.name, failed=self.fail)
+
+    @property
+    def is_open(self) -> bool:
+        return not (self._closing or self._lost)
 
     # ---- flow ---------------------------------------------------------------------------------------------
 

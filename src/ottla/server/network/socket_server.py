@@ -1,7 +1,7 @@
 """SocketServer: the node's listening sockets, limits on connections, and the closing of idle and slow ones.
 
-Every listener has an Acceptor, bound first and served when the node is ready. Connections counts what is open, as
-Kafka's ConnectionQuotas does.
+Every listener has an Acceptor, bound first and served when the node is ready. Connections counts what is open, and an
+AcceptQueue how fast they come (KIP-612), as Kafka's ConnectionQuotas does.
 
 Owner: the node; everything runs on the broker's loop.
 """
@@ -11,7 +11,7 @@ import errno
 import logging
 import os
 import socket
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,9 +27,10 @@ from ottla.config.types import SECURITY_PROTOCOLS
 from ottla.metadata.registrations import Endpoint
 from ottla.model.clock import Clock
 from ottla.model.errors import KafkaError
-from ottla.model.tasks import spawn_restarting
+from ottla.model.tasks import guarded, spawn_restarting
 from ottla.security.channels import WITH_SASL, WITH_TLS
 from ottla.security.principal import BUILDER_CLASS, load_principal_builder
+from ottla.security.quotas import ConnectionRates
 from ottla.server.network.authentication import SaslListener, SaslServerAuthenticator
 from ottla.server.network.connection import (
     SHARED_BUFFER_BYTES,
@@ -61,6 +62,9 @@ REAP_INTERVAL_S = 1.0
 RATE_INTERVAL_S = 0.1
 # A frame that was begun has to go on, whoever waits: one that brings nothing for this long is given up.
 FRAME_STALL_S = 30.0
+# Connections of a listener that wait to be let in, and those that wait to be closed: whoever else comes is closed.
+MAX_WAITING = 1_000
+MAX_CLOSED_LATER = 1_000
 # What handlers that run when the node stops have to come to their end.
 FINISH_S = 5.0
 
@@ -103,6 +107,8 @@ class Connections:
         self._per_listener: Counter[str] = Counter()
         self._per_kind: Counter[Listener] = Counter()
         self._refused = 0
+        # How many wait to be closed.
+        self._closed_later = 0
         self.handlers: dict[asyncio.Task[None], RunningHandler] = {}
         self._reaper: asyncio.Task[None] | None = None
 
@@ -117,16 +123,16 @@ class Connections:
         listener, kind, limits = connection.host.listener_name, connection.host.kind, self.limits
         protected = listener == limits.protected_listener
         if not protected and self._per_kind[kind] >= limits.max_connections:
-            return self._refuse(connection, f"max.connections is {limits.max_connections}")
+            return self.refuse(connection, f"max.connections is {limits.max_connections}")
         if self._per_listener[listener] >= limits.for_listener(listener):
-            return self._refuse(
+            return self.refuse(
                 connection, f"max.connections is {limits.for_listener(listener)} for listener {listener}"
             )
         if self._per_ip[address] >= self.limits.for_ip(address):
-            return self._refuse(connection, f"max.connections.per.ip is {self.limits.for_ip(address)}")
+            return self.refuse(connection, f"max.connections.per.ip is {self.limits.for_ip(address)}")
         if len(self._open) >= (most := limits.max_for_files()):
             why = f"too few files may be open (ulimit -n): {most} connections with these"
-            return self._refuse(connection, why)
+            return self.refuse(connection, why)
         open_files.room_for_connection(connection.descriptor)
         self._open.add(connection)
         self._per_ip[address] += 1
@@ -147,7 +153,22 @@ class Connections:
             silent = min(clients, key=lambda each: each.last_active)
             silent.close(f"a broker needs its place: max.connections is {self.limits.max_connections}")
 
-    def _refuse(self, connection: Connection, why: str) -> bool:
+    def close_later(self, connection: Connection, after_ms: int) -> bool:
+        """It came too often from its address: it is not served, and closed; False if that has to be at once."""
+        self.refuse(connection, "too many come from there in a second (connection_creation_rate)")
+        if self._closed_later >= MAX_CLOSED_LATER:
+            return False
+        self._closed_later += 1
+        connection.mute()
+        close = guarded(self._close_now, name="closing", owner=connection.name)
+        connection.host.loop.call_later(after_ms / 1000, close, connection)
+        return True
+
+    def _close_now(self, connection: Connection) -> None:
+        self._closed_later -= 1
+        connection.close()
+
+    def refuse(self, connection: Connection, why: str) -> bool:
         # One line for the first of a flood and then for every thousandth.
         if self._refused % 1000 == 0:
             log.warning(
@@ -217,6 +238,75 @@ class Connections:
             await asyncio.wait(late, timeout=FINISH_S)
 
 
+class AcceptQueue:
+    """Lets connections of a listener in no faster than its rates allow (KIP-612).
+
+    Kafka's acceptor sleeps before it accepts one that came too early, and who comes meanwhile waits in the system's
+    queue. Here they wait in this one, connected and unread. Who comes too often from one address is not let in at all,
+    and closed after a while, so that it does not come again at once.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        listener: str,
+        connections: Connections,
+        rates: ConnectionRates,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._loop = loop
+        self._listener = listener
+        self._connections = connections
+        self._rates = rates
+        self._monotonic = monotonic
+        self._waiting: deque[Connection] = deque()
+        # Until it goes off nobody is let in.
+        self._timer: asyncio.TimerHandle | None = None
+
+    def enter(self, connection: Connection) -> bool:
+        """Let it in, now or later; False if it has to be closed."""
+        if self._timer is None:
+            return self._let_in(connection)
+        if len(self._waiting) >= MAX_WAITING:
+            why = (
+                f"{MAX_WAITING} wait already to be let in to {self._listener} (max.connection.creation.rate)"
+            )
+            return self._connections.refuse(connection, why)
+        connection.mute()
+        self._waiting.append(connection)
+        return True
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._waiting.clear()
+
+    def _let_in(self, connection: Connection) -> bool:
+        now_ms = self._monotonic() * 1000
+        wait_ms = self._rates.record_connection(self._listener, now_ms)
+        closed_after_ms = self._rates.record_address(self._listener, connection.peer[0], now_ms)
+        if wait_ms:
+            self._timer = self._loop.call_later(
+                wait_ms / 1000,
+                guarded(self._next, name="letting connections in", owner=f"listener {self._listener}"),
+            )
+        if closed_after_ms:
+            return self._connections.close_later(connection, closed_after_ms)
+        if wait_ms:
+            connection.throttle(wait_ms)
+        return True
+
+    def _next(self) -> None:
+        self._timer = None
+        while self._waiting and self._timer is None:
+            connection = self._waiting.popleft()
+            if not connection.is_open:
+                continue
+            connection.unmute()
+            if not self._let_in(connection):
+                connection.close()
+
+
 class Acceptor:
     """One listening socket: Kafka's Acceptor, and what its connections need of their listener."""
 
@@ -234,6 +324,7 @@ class Acceptor:
         sasl: SaslListener | None = None,
         audit: "AuditLog | None" = None,
         principals: Principals | None = None,
+        rates: ConnectionRates | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.listener_name = listener_name
@@ -245,6 +336,9 @@ class Acceptor:
         self.max_frame_bytes = max_frame_bytes
         self.monotonic = monotonic
         self.turns = Turns(self.loop, monotonic)
+        self._queue = AcceptQueue(
+            self.loop, listener_name, connections, rates or ConnectionRates(), monotonic
+        )
         self._connections = connections
         # Of connections that come in from now on.
         self.tls = tls
@@ -312,6 +406,7 @@ class Acceptor:
         return connection
 
     def stop(self) -> None:
+        self._queue.stop()
         for server in self._servers:
             server.close()
         for listening in self._sockets:
@@ -328,7 +423,7 @@ class Acceptor:
                 log.warning("%s: %s", connection.name, error)
                 self._connections.forget(connection)
                 return False
-        return True
+        return self._queue.enter(connection)
 
     def closed(self, connection: Connection) -> None:
         self._connections.forget(connection)
@@ -370,6 +465,7 @@ class SocketServer:
         clock: Clock,
         scram_users: "Callable[[], ScramUsers] | None" = None,
         audit: "AuditLog | None" = None,
+        rates: ConnectionRates | None = None,
     ) -> None:
         """`scram_users` is asked for where there is a listener with SASL."""
         self._config = config
@@ -384,6 +480,8 @@ class SocketServer:
         self._logins: list[ListenerSasl] = []
         # Of the listeners that have TLS.
         self._identities: dict[str, ListenerTls] = {}
+        self._rates = rates or ConnectionRates()
+        self._limit_rates()
 
     async def bind(self) -> None:
         """Take every address; ConfigError in one line if one cannot be had."""
@@ -407,6 +505,7 @@ class SocketServer:
             sasl=await self._sasl(listener) if listener.security_protocol in WITH_SASL else None,
             audit=self.audit,
             principals=principals,
+            rates=self._rates,
         )
         bind = partial(
             host.bind, listener.host, backlog=self._backlog(), options=self._options(listener.name)
@@ -499,6 +598,7 @@ class SocketServer:
         """The limits may change while the broker runs, and the stores of listeners, for new connections."""
         self._config = config
         self.connections.limits = limits_of(config)
+        self._limit_rates()
         for listener, identity in list(self._identities.items()):
             try:
                 new = await asyncio.to_thread(identity.renewed, config, is_serving=is_serving)
@@ -518,6 +618,15 @@ class SocketServer:
                 found.name,
                 found.not_after,
             )
+
+    def _limit_rates(self) -> None:
+        """The node's rate is also that of each listener that has none of its own, but for the controllers'."""
+        config, key = self._config, "max.connection.creation.rate"
+        self._rates.set_broker_limit(config[key])
+        for listener in config.listeners:
+            own = f"{LISTENER_PREFIX}{listener.name.lower()}.{key}" in config.originals
+            if own or listener.name not in config.controller_listener_names:
+                self._rates.set_listener_limit(listener.name, config.for_listener(listener.name, key))
 
     def advertised(self, listeners: Iterable[ListenerConfig]) -> list[Endpoint]:
         """The addresses that clients get: the advertised address, with the real port where 0 was asked for."""
@@ -575,6 +684,12 @@ def limits_of(config: BrokerConfig) -> ConnectionLimits:
         max_idle_ms=config["connections.max.idle.ms"],
         max_for_files=open_files.max_connections,
     )
+
+
+def protected_listeners(config: BrokerConfig) -> tuple[str, ...]:
+    """By which nodes come: those who do are not held up by what others do to the broker."""
+    between_brokers = _protected_listener(config)
+    return (*config.controller_listener_names, *(() if between_brokers is None else (between_brokers,)))
 
 
 def _protected_listener(config: BrokerConfig) -> str | None:

@@ -149,6 +149,11 @@ class TlsConnection(Connection):
                 self._tls, guarded(self._shaken, name="a TLS handshake", owner=self.name, failed=self.fail)
             )
 
+    def unmute(self) -> None:
+        super().unmute()
+        if self._received.pending and not self._is_established and self.is_open:
+            self._shake_hands()
+
     def _shaken(self, failed: Exception | None) -> None:
         self._is_shaking_hands = False
         if self._closing or self._lost:
@@ -212,6 +217,8 @@ class TlsConnection(Connection):
         self._received.write(sealed)
         if self._is_established:
             self._decrypt()
+        elif self._muted:
+            self._pause_reading()  # it came too early: `unmute` goes on with what is here
         else:
             self.last_active = self.host.monotonic()
             self._shake_hands()

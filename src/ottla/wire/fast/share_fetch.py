@@ -50,10 +50,11 @@ def encode_share_fetch_response(
     lock_timeout_ms: int,
     topics: Sequence[tuple[bytes, Sequence[SharePartitionAnswer]]],
     node_endpoints: Sequence[Endpoint] = (),
+    throttle_ms: int = 0,
 ) -> list[Any]:
     """The body of a response, versions 1 and 2: `bytes`, and slices between them."""
     chunks: list[Any] = []
-    out = bytearray(_HEAD(0, error_code, 0, lock_timeout_ms))
+    out = bytearray(_HEAD(throttle_ms, error_code, 0, lock_timeout_ms))
     put_uvarint(out, len(topics) + 1)
     for topic_id, partitions in topics:
         out += topic_id

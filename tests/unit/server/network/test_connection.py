@@ -19,8 +19,9 @@ import uvloop
 from tests.support.certificates import Authority, Identity
 
 from ottla.security.principal import KafkaPrincipal
+from ottla.security.quotas import ConnectionRates
 from ottla.server.network import socket_server
-from ottla.server.network.connection import Listener
+from ottla.server.network.connection import SHARED_BUFFER_BYTES, Connection, Listener
 from ottla.server.network.frame_pool import LARGEST_STEP_BYTES, FramePool
 from ottla.server.network.output import Answer, Deferred
 from ottla.server.network.socket_server import (
@@ -52,7 +53,12 @@ class Server:
     """A listener whose answers the test decides."""
 
     def __init__(
-        self, handler: Handler, limits: ConnectionLimits, pool: FramePool, max_frame_bytes: int
+        self,
+        handler: Handler,
+        limits: ConnectionLimits,
+        pool: FramePool,
+        max_frame_bytes: int,
+        rates: ConnectionRates | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.connections = Connections(limits, pool, loop.time)
@@ -65,6 +71,7 @@ class Server:
             max_frame_bytes,
             loop.time,
             tls=tls_layer(loop) if SECURITY["tls"] else None,
+            rates=rates,
         )
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -102,8 +109,9 @@ async def serving(
     limits: ConnectionLimits | None = None,
     pool: FramePool | None = None,
     max_frame_bytes: int = 10_000_000,
+    rates: ConnectionRates | None = None,
 ) -> AsyncIterator[Server]:
-    server = Server(handler, limits or ConnectionLimits(), pool or FramePool(), max_frame_bytes)
+    server = Server(handler, limits or ConnectionLimits(), pool or FramePool(), max_frame_bytes, rates)
     await server.host.bind("127.0.0.1", 0)
     await server.host.start()
     try:
@@ -846,3 +854,307 @@ def test_a_handler_that_does_not_end_does_not_keep_the_node_from_stopping(
             writer.close()
 
     run(scenario())
+
+
+# --- quotas
+
+HOUR_MS = 3_600_000
+
+
+class Throttling:
+    """Answers everything, and throttles the connection of the first one after the first request."""
+
+    def __init__(self) -> None:
+        self.server: Server
+        self.started: list[int] = []
+        self.throttled: Connection | None = None
+
+    def __call__(self, body: bytes) -> Answer:
+        number = int.from_bytes(body[:4], "big")
+        self.started.append(number)
+        if self.throttled is None:
+            (self.throttled,) = self.server.connections
+            self.throttled.throttle(HOUR_MS)
+        return echo(body)
+
+
+async def turns(count: int = 50) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def being_served(server: Server) -> None:
+    """Others are: what there is to be read by now has been."""
+    reader, writer = await server.connect()
+    for number in range(900, 903):
+        writer.write(frame(request(number)))
+        assert await read_answer(reader) == request(number)
+    writer.close()
+
+
+def test_a_throttled_client_has_its_answer_and_nothing_more_is_served() -> None:
+    async def scenario() -> None:
+        handler = Throttling()
+        async with serving(handler) as server:
+            handler.server = server
+            reader, writer = await server.connect()
+            for number in range(5):
+                writer.write(frame(request(number)))
+            assert await read_answer(reader) == request(0), "at once"
+            writer.write(frame(request(5)))
+            await being_served(server)
+            assert [number for number in handler.started if number < 900] == [0]
+            assert handler.throttled is not None
+            handler.throttled.unmute()
+            assert [await read_answer(reader) for _ in range(5)] == [
+                request(number) for number in range(1, 6)
+            ]
+            writer.close()
+
+    run(scenario())
+
+
+def test_one_timer_ends_it_also_if_it_comes_to_more() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        timers = []
+
+        def handler(body: bytes) -> Answer:
+            if body == request(0):
+                (connection,) = server.connections
+                for throttle_ms in (20, 80, 10):
+                    connection.throttle(throttle_ms)
+                    timers.append(connection._unmuting)
+            return echo(body)
+
+        async with serving(handler) as server:
+            reader, writer = await server.connect()
+            began = loop.time()
+            writer.write(frame(request(0)) + frame(request(1)))
+            assert await read_answer(reader) == request(0)
+            assert await read_answer(reader) == request(1)
+            assert loop.time() - began >= 0.079
+            assert timers[0] is not None
+            assert timers == [timers[0]] * 3
+            (connection,) = server.connections
+            assert connection._unmuting is None
+            writer.write(frame(request(2)))
+            assert await read_answer(reader) == request(2)
+            writer.close()
+
+    run(scenario())
+
+
+def test_answers_that_come_later_leave_while_the_client_is_throttled() -> None:
+    async def scenario() -> None:
+        later = [Deferred(), Deferred()]
+
+        def handler(body: bytes) -> Answer:
+            return later[int.from_bytes(body[:4], "big")]
+
+        async with serving(handler) as server:
+            reader, writer = await server.connect()
+            writer.write(frame(request(0)) + frame(request(1)))
+            await being_ready(server, lambda connection: len(connection._line) == 2)
+            (connection,) = server.connections
+            connection.throttle(HOUR_MS)
+            later[1].resolve(echo(b"second"))
+            later[0].resolve(echo(b"first"))
+            assert [await read_answer(reader) for _ in range(2)] == [b"first", b"second"]
+            writer.close()
+
+    run(scenario())
+
+
+async def being_ready(server: Server, is_ready: Callable[[Connection], bool]) -> None:
+    while not all(map(is_ready, server.connections)) or not len(server.connections):
+        await asyncio.sleep(0)
+
+
+def test_a_client_that_sends_all_the_same_fills_its_own_socket() -> None:
+    async def scenario() -> None:
+        handler = Throttling()
+        async with serving(handler) as server:
+            handler.server = server
+            reader, writer = await server.connect()
+            writer.write(frame(request(0)))
+            await read_answer(reader)
+            connection = handler.throttled
+            assert connection is not None
+            writer.write(frame(request(1, 1_000)) * 30_000)
+            await being_ready(server, lambda each: each._reading_paused)
+            await turns()
+            assert connection._backlog is not None
+            assert len(connection._backlog) <= SHARED_BUFFER_BYTES
+            assert handler.started == [0]
+            writer.transport.abort()
+
+    run(scenario())
+
+
+def test_the_rest_of_a_frame_may_come_while_its_client_is_throttled() -> None:
+    async def scenario() -> None:
+        handler = Throttling()
+        async with serving(handler) as server:
+            handler.server = server
+            reader, writer = await server.connect()
+            whole = frame(request(1, 400_000))
+            writer.write(whole[:10])
+            await being_ready(server, lambda each: each._lease is not None)
+            (connection,) = server.connections
+            connection.throttle(HOUR_MS)
+            writer.write(whole[10:])
+            await being_ready(server, lambda each: each._is_whole)
+            await turns()
+            assert handler.started == []
+            assert not connection.mid_frame, "it is not for the client to go on"
+            handler.throttled = connection
+            connection.unmute()
+            assert await read_answer(reader) == request(1, 400_000)
+            writer.close()
+
+    run(scenario())
+
+
+def test_a_throttled_client_that_leaves_is_noticed_and_what_it_sent_is_done() -> None:
+    async def scenario() -> None:
+        handler = Throttling()
+        lost: list[Connection] = []
+        async with serving(handler) as server:
+            handler.server = server
+            reader, writer = await server.connect()
+            writer.write(frame(request(0)))
+            await read_answer(reader)
+            assert handler.throttled is not None
+            handler.throttled.when_lost("test", lost.append)
+            writer.close()
+            while not lost:
+                await asyncio.sleep(0)
+            assert handler.throttled._unmuting is None or handler.throttled._unmuting.cancelled()
+            handler.throttled.throttle(HOUR_MS)
+            assert not handler.throttled.is_open
+
+    run(scenario())
+
+
+def test_a_throttled_connection_is_closed_like_any_other() -> None:
+    async def scenario() -> None:
+        handler = Throttling()
+        async with serving(handler) as server:
+            handler.server = server
+            reader, writer = await server.connect()
+            writer.write(frame(request(0)) + frame(request(1)))
+            await read_answer(reader)
+            server.connections.close_all()
+            assert await reader.read() == b""
+            assert handler.throttled is not None
+            await turns()
+            assert handler.started == [0], "what was not begun is dropped"
+            writer.close()
+
+    run(scenario())
+
+
+def test_who_comes_too_early_is_connected_and_waits() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        rates = ConnectionRates()
+        rates.set_listener_limit("TEST", 2)  # twenty at once, and then two a second
+        async with serving(echo, rates=rates) as server:
+            began = loop.time()
+            for _ in range(21):
+                await asked_once(server)
+            assert loop.time() - began >= 0.49
+            rates.set_listener_limit("TEST", 1_000)
+            await asked_once(server)
+            assert server.connections._per_listener["TEST"] <= 3
+
+    run(scenario())
+
+
+async def asked_once(server: Server) -> None:
+    reader, writer = await server.connect()
+    writer.write(frame(request(7)))
+    assert await read_answer(reader) == request(7)
+    writer.close()
+
+
+def test_who_waits_to_be_let_in_does_so_in_order_and_the_gone_count_for_nothing() -> None:
+    async def scenario() -> None:
+        rates = ConnectionRates()
+        rates.set_listener_limit("TEST", 2)
+        for _ in range(30):
+            rates.record_connection("TEST", asyncio.get_running_loop().time() * 1000)
+        async with serving(echo, rates=rates) as server:
+            host, port = server.host.address
+            first = await asyncio.open_connection(host, port)
+            while server.host._queue._timer is None:
+                await asyncio.sleep(0)
+            others = [await asyncio.open_connection(host, port) for _ in range(5)]
+            while len(server.host._queue._waiting) < 5:
+                await asyncio.sleep(0)
+            for _, writer in others:
+                writer.transport.abort()
+            while len(server.connections) > 1:
+                await asyncio.sleep(0)
+            await asked_once(server)
+            assert not server.host._queue._waiting
+            first[1].close()
+
+    run(scenario())
+
+
+def test_no_more_wait_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket_server, "MAX_WAITING", 2)
+
+    async def scenario() -> None:
+        rates = ConnectionRates()
+        rates.set_listener_limit("TEST", 0)  # one, and then another each second
+        async with serving(echo, rates=rates) as server:
+            host, port = server.host.address
+            came = [await asyncio.open_connection(host, port) for _ in range(4)]
+            assert await asyncio.wait_for(ended(came[3][0]), 10)
+            assert len(server.host._queue._waiting) <= 2
+            for _, writer in came:
+                writer.transport.abort()
+
+    run(scenario())
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_who_comes_too_often_from_an_address_is_closed_after_a_while_and_never_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        served: list[bytes] = []
+
+        def handler(body: bytes) -> Answer:
+            served.append(body)
+            return echo(body)
+
+        rates = ConnectionRates()
+        rates.set_ip_limit("127.0.0.1", 1)
+        async with serving(handler, rates=rates) as server:
+            for _ in range(10):
+                await asked_once(server)
+            host, port = server.host.address
+            reader, writer = await asyncio.open_connection(host, port)
+            if not SECURITY["tls"]:
+                writer.write(frame(request(8)))
+            assert await ended(reader)
+            assert request(8) not in served
+            while len(server.connections):
+                await asyncio.sleep(0)
+            assert server.connections._closed_later == 0
+            rates.set_ip_limit("127.0.0.1", None)
+            await asked_once(server)
+            writer.close()
+
+    run(scenario())
+    assert "connection_creation_rate" in caplog.text

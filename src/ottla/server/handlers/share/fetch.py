@@ -3,6 +3,9 @@
 Members need to read their group and the topics. A fetch may carry acknowledgements; both are done at the same time,
 and the answer waits for both. With epoch -1 the session is closed and everything that the member still holds is
 released.
+
+Where there is a quota, whoever has to wait for what it was sent before acquires nothing: what Kafka acquires and does
+not send then stays locked. What is acquired is sent, and waited for afterwards.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -139,6 +142,11 @@ class _ShareFetch:
         self._session_context: ShareFetchContext
         # What may be read; None: everything.
         self._readable: Collection[str] | None = None
+        quotas = self._quotas = ctx.node.quotas
+        self._quota = (
+            quotas.sensors_of(ctx.connection.principal, ctx.header.client_id) if quotas.enabled else None
+        )
+        self._has_to_wait_ms = 0 if self._quota is None else quotas.share_fetched(self._quota)
 
     def serve(self) -> Encoded | Pending[Encoded]:
         """Acquire and acknowledge; KafkaError if the request as a whole is refused."""
@@ -231,10 +239,12 @@ class _ShareFetch:
         return unknown, known
 
     def _fetch(self, partitions: list[CachedSharePartition]) -> Pending[list[ShareRead]]:
-        if not partitions:
+        if not partitions or self._has_to_wait_ms:
             return Pending.of([])
         request = self._request
         max_bytes = min(request.max_bytes, self._service.settings.max_fetch_bytes)
+        if self._quota is not None:
+            max_bytes = min(max_bytes, self._quota.max_fetch_bytes)
         if request.share_acquire_mode not in ShareAcquireMode.__members__.values():
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "Unknown share acquire mode")
         mode = ShareAcquireMode(request.share_acquire_mode)
@@ -261,13 +271,19 @@ class _ShareFetch:
         leaders = [a.leader_id for answers in topics.values() for a in answers if a.error_code in MISDIRECTED]
         if self._request.share_session_epoch == FINAL_EPOCH:
             self._service.close_session(self._who)
+        throttle_ms = self._has_to_wait_ms
+        if self._quota is not None and not throttle_ms:
+            slices = [read.slice.length for read in answered if read.slice is not None]
+            throttle_ms = self._quotas.share_fetched(self._quota, sum(slices), len(slices))
         return Encoded(
             encode_share_fetch_response(
                 code,
                 self._service.settings(self._who.group_id).limits.lock_duration_ms,
                 list(topics.items()),
                 endpoints(node, self._ctx.listener_name, leaders) if leaders else (),
-            )
+                throttle_ms,
+            ),
+            throttle_ms,
         )
 
     def _topics(

@@ -1,0 +1,284 @@
+"""Quotas as requests meet them (Kafka's QuotaFactory.QuotaManagers, ClientQuotaMetadataManager, RequestHandlerHelper).
+
+Purpose: records what a request has used, says how long its client has to wait, and has its connection not read for so
+long (KIP-219): the answer goes out at once and says it too. The arithmetic is in ottla.security.quotas.
+
+- Produce: bytes, when they come in. The records are appended; with acks=0 there is no answer to say it in.
+- Fetch: bytes, when they would go out. What is too much is not sent: the answer is empty, its session is told nothing,
+  and the client asks again. A fetch is given no more than fits into one window, so that consumers read evenly.
+- ShareFetch: whoever has to wait acquires nothing. What was acquired is sent, and waited for afterwards.
+- Time: how long a request holds the loop, in per cent of it. It counts from the next answer on.
+- Changes of topics are counted by the controller (ottla.controller.topics); its answer says how long to wait.
+
+Rules: where no quota is set a request costs one look at `enabled`. What nodes ask of each other (whatever needs
+CLUSTER_ACTION, and what followers fetch) is not limited. Quotas follow the committed metadata of the node, whatever its
+roles. Owned by the node, on its loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from time import perf_counter_ns
+from typing import Any, Final, TypeVar
+
+from ottla.config.broker import BrokerConfig
+from ottla.metadata.delta import Delta
+from ottla.metadata.image import ClusterImage
+from ottla.model.clock import Clock, SystemClock
+from ottla.model.tasks import spawn
+from ottla.security.principal import KafkaPrincipal
+from ottla.security.quotas import (
+    MAX_CLIENT_ID_LENGTH,
+    PERCENT_PER_NS,
+    ClientQuotas,
+    ConnectionRates,
+    QuotaWindows,
+    load_callback,
+)
+from ottla.server.network.connection import Connection
+from ottla.wire.framing import decode_request_header
+
+log = logging.getLogger("ottla.server")
+
+T = TypeVar("T")
+
+CALLBACK_KEY: Final = "client.quota.callback.class"
+# Where the client id lies in a request's header.
+_CLIENT_ID_AT: Final = 8
+_LENGTH_BYTES: Final = 2
+# What an answer to a fetch has beside records: once, and for each partition that has some.
+ANSWER_BYTES: Final = 20
+PARTITION_BYTES: Final = 40
+# As `fetch.max.bytes`, an int32.
+MAX_FETCH_BYTES: Final = 2**31 - 1
+
+
+class QuotaManagers:
+    """All quotas of a node."""
+
+    def __init__(
+        self,
+        clients: ClientQuotas | None = None,
+        clock: Clock | None = None,
+        callback: object | None = None,
+    ) -> None:
+        self.clients = clients or ClientQuotas()
+        self._now_ms = (clock or SystemClock()).monotonic_ms
+        self._callback = callback
+        # Is there any quota of users and clients, and one of request time?
+        self.enabled = self.clients.enabled
+        self.measures_time = self.clients.request.enabled
+        # Hosts that have a quota by their name, those that are to be looked up, and the addresses that were found.
+        self._host_limits: dict[str, float] = {}
+        self._hosts_to_find: dict[str, None] = {}
+        self._host_addresses: dict[str, str] = {}
+        self._finding: asyncio.Task[None] | None = None
+
+    @classmethod
+    def of(cls, config: BrokerConfig, clock: Clock, protected_listeners: tuple[str, ...]) -> "QuotaManagers":
+        """By the node's settings; ConfigError if the operator's own class cannot be used."""
+        windows = QuotaWindows(config["quota.window.num"], config["quota.window.size.seconds"] * 1000)
+        of_changes = QuotaWindows(
+            config["controller.quota.window.num"], config["controller.quota.window.size.seconds"] * 1000
+        )
+        path = config[CALLBACK_KEY]
+        callback = load_callback(CALLBACK_KEY, path, config.originals) if path else None
+        rates = ConnectionRates(windows, protected_listeners=protected_listeners)
+        clients = ClientQuotas(windows, of_changes, callback, rates)
+        return cls(clients, clock, callback)
+
+    # --- the metadata
+
+    def follow(self, image: ClusterImage, delta: Delta) -> None:
+        """A MetadataPublisher's subscriber."""
+        if not delta.client_quotas:
+            return
+        for host, limit in self.clients.update(delta.client_quotas, image.client_quotas):
+            self._limit_host(host, limit)
+        self.enabled = self.clients.enabled
+        self.measures_time = self.clients.request.enabled
+
+    def _limit_host(self, host: str, limit: float | None) -> None:
+        """The quota of an address that is given by a name."""
+        if limit is None:
+            self._host_limits.pop(host, None)
+        else:
+            self._host_limits[host] = limit
+        self._hosts_to_find[host] = None
+        if self._finding is None or self._finding.done():
+            self._finding = spawn(
+                self._find_hosts(), name="looking up hosts that have quotas", owner="quotas"
+            )
+
+    async def _find_hosts(self) -> None:
+        """One after the other: a resolver may take its time."""
+        loop, rates = asyncio.get_running_loop(), self.clients.connections
+        while self._hosts_to_find:
+            host = next(iter(self._hosts_to_find))
+            del self._hosts_to_find[host]
+            address: str | None = None
+            if host in self._host_limits:
+                try:
+                    address = str((await loop.getaddrinfo(host, None))[0][4][0])
+                except (OSError, UnicodeError) as error:
+                    log.warning("the quota of host %s is not applied: %s", ascii(host), error)
+            before = self._host_addresses.pop(host, None)
+            if before is not None:
+                rates.set_ip_limit(before, None)
+            limit = self._host_limits.get(host)
+            if address is not None and limit is not None:
+                self._host_addresses[host] = address
+                rates.set_ip_limit(address, limit)
+
+    def close(self) -> None:
+        """Let the operator's class go."""
+        if self._finding is not None:
+            self._finding.cancel()
+        close = getattr(self._callback, "close", None)
+        if close is not None:
+            close()
+
+    # --- who asks
+
+    def client_of(self, connection: Connection, view: memoryview, start: int) -> "ClientSensors":
+        """The quotas of whoever sent the request at view[start:]: nearly always who sent the one before."""
+        known: ClientSensors | None = connection.quotas
+        if (
+            known is not None
+            and known.version == self.clients.version
+            and known.principal is connection.principal
+        ):
+            raw = known.raw
+            if view[start + _CLIENT_ID_AT : start + _CLIENT_ID_AT + len(raw)] == raw:
+                return known
+        header, _ = decode_request_header(view, start, len(view))
+        found = self.sensors_of(connection.principal, header.client_id)
+        length = 0 if header.client_id is None else len(header.client_id.encode())
+        if self._callback is None and length <= MAX_CLIENT_ID_LENGTH:
+            at = start + _CLIENT_ID_AT
+            found.raw = bytes(view[at : at + _LENGTH_BYTES + length])
+            found.version = self.clients.version
+            connection.quotas = found
+        return found
+
+    def sensors_of(self, principal: KafkaPrincipal, client_id: str | None) -> "ClientSensors":
+        """The quotas of somebody, for one request."""
+        return ClientSensors(self.clients, principal, client_id, self._now_ms())
+
+    # --- produce
+
+    def produced(self, connection: Connection, view: memoryview, start: int, stop: int, acks: int) -> int:
+        """A produce request has come in: how long its client has to wait."""
+        client, now_ms, throttle_ms = self.client_of(connection, view, start), self._now_ms(), 0
+        if client.produce is not None:
+            throttle_ms = client.produce.record_and_throttle_ms(stop - start, now_ms)
+        if client.request is not None and acks:
+            throttle_ms = max(throttle_ms, client.request.record_and_throttle_ms(0.0, now_ms))
+        if throttle_ms:
+            connection.throttle(throttle_ms)
+        return throttle_ms
+
+    # --- fetch
+
+    def fetch_quota(self, connection: Connection, view: memoryview, start: int) -> "ClientSensors | None":
+        """What holds for a fetch that has come in, if it is a consumer's; None if nothing does."""
+        client = self.client_of(connection, view, start)
+        return None if client.fetch is None and client.request is None else client
+
+    def fetched(
+        self, connection: Connection, client: "ClientSensors", records_bytes: int, partitions: int
+    ) -> int:
+        """An answer has so much of so many partitions: 0 if it is to be sent, or how long its client has to wait."""
+        now_ms, throttle_ms = self._now_ms(), 0
+        if client.request is not None:
+            throttle_ms = client.request.record_and_throttle_ms(0.0, now_ms)
+        if client.fetch is not None and not throttle_ms:
+            size_bytes = ANSWER_BYTES + PARTITION_BYTES * partitions + records_bytes
+            throttle_ms = client.fetch.record_unless_throttled(size_bytes, now_ms)
+        if throttle_ms:
+            connection.throttle(throttle_ms)
+        return throttle_ms
+
+    def share_fetched(self, client: "ClientSensors", records_bytes: int = 0, partitions: int = 0) -> int:
+        """So much is sent at any rate: how long the client has to wait for it, and for what was sent before."""
+        if client.fetch is None:
+            return 0
+        size_bytes = ANSWER_BYTES + PARTITION_BYTES * partitions + records_bytes if partitions else 0
+        return client.fetch.record_and_throttle_ms(size_bytes, self._now_ms())
+
+    # --- any other
+
+    def throttle_ms(self, principal: KafkaPrincipal, client_id: str | None) -> int:
+        """How long a client has to wait for the time that its requests took."""
+        return self.clients.request.record_and_throttle_ms(principal, client_id, 0.0, self._now_ms())
+
+    def record_time_of(self, client: "ClientSensors", spent_ns: int) -> None:
+        if client.request is not None:
+            client.request.rate.record(spent_ns * PERCENT_PER_NS, self._now_ms())
+
+    def record_time(self, principal: KafkaPrincipal, client_id: str | None, spent_ns: int) -> None:
+        """A request has held the loop for so long."""
+        self.clients.request.record(principal, client_id, spent_ns * PERCENT_PER_NS, self._now_ms())
+
+    async def measured(
+        self, coroutine: Coroutine[Any, Any, T], principal: KafkaPrincipal, client_id: str | None
+    ) -> T:
+        """The coroutine's result; the time of its steps is recorded, and not that of its waits."""
+        return await _Steps(coroutine, lambda spent_ns: self.record_time(principal, client_id, spent_ns))
+
+
+class ClientSensors:
+    """The quotas of one client, as they were found: Kafka's ClientSensors, of all types."""
+
+    __slots__ = ("client_id", "fetch", "max_fetch_bytes", "principal", "produce", "raw", "request", "version")
+
+    def __init__(
+        self, clients: ClientQuotas, principal: KafkaPrincipal, client_id: str | None, now_ms: float
+    ) -> None:
+        self.principal = principal
+        self.client_id = client_id
+        self.produce = clients.produce.sensor(principal, client_id, now_ms)
+        self.fetch = clients.fetch.sensor(principal, client_id, now_ms)
+        self.request = clients.request.sensor(principal, client_id, now_ms)
+        # Kafka gives as much as all windows but one have room for: ten seconds' worth at once, and then it is waited
+        # twice as long as that, until what was recorded first is forgotten.
+        self.max_fetch_bytes = MAX_FETCH_BYTES
+        if self.fetch is not None:
+            in_a_window = self.fetch.limit * clients.fetch.windows.window_ms / 1000.0
+            self.max_fetch_bytes = max(int(min(in_a_window, MAX_FETCH_BYTES)), 1)
+        # How requests spell the client, and for which version of the quotas this was found, if it is kept.
+        self.raw = b""
+        self.version = -1
+
+
+class _Steps(Awaitable[T]):
+    """A coroutine whose steps are measured."""
+
+    __slots__ = ("_coroutine", "_record")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], record: Callable[[int], None]) -> None:
+        self._coroutine = coroutine
+        self._record = record
+
+    def __await__(self) -> Generator[Any, None, T]:
+        coroutine = self._coroutine
+        raised: BaseException | None = None
+        try:
+            while True:
+                began_ns = perf_counter_ns()
+                try:
+                    awaited = coroutine.send(None) if raised is None else coroutine.throw(raised)
+                except StopIteration as ended:
+                    result: T = ended.value
+                    return result
+                finally:
+                    self._record(perf_counter_ns() - began_ns)
+                raised = None
+                try:
+                    yield awaited
+                except Exception as error:  # noqa: BLE001 - it is the coroutine's to handle
+                    raised = error
+                except asyncio.CancelledError as cancelled:
+                    raised = cancelled
+        finally:
+            coroutine.close()
