@@ -3,6 +3,7 @@
 with JudgedBroker(path, {"a": 2}) as judged:
     judged.may(rule(READ, GROUP, "g"))      # and nothing else
     judged.ask(request, version)            # the decoded response
+    judged.ask_controller(request, version)
     judged.may_all()                        # as before anything is judged
 """
 
@@ -20,10 +21,11 @@ from ottla.client.admin.types import NewTopic
 from ottla.client.blocking import Admin
 from ottla.model.ids import Uuid
 from ottla.node.broker_server import BrokerServer
+from ottla.node.controller_server import ControllerServer
 from ottla.security.acls import AclBinding, AclOperation, AclPermissionType, PatternType, ResourceType
 from ottla.security.authorizer import Decision, StandardAuthorizer
 from ottla.security.principal import ANONYMOUS
-from ottla.server.context import Services
+from ottla.server.context import ControllerServices, Services
 from ottla.testing import Broker
 from ottla.wire.codec import decode
 from ottla.wire.framing import decode_response_header, encode_request
@@ -44,6 +46,8 @@ def rule(operation: AclOperation, kind: ResourceType, name: str) -> AclBinding:
 
 class Judge:
     """A StandardAuthorizer whose rules are exchanged all at once."""
+
+    decides_by_acls = True
 
     def __init__(self) -> None:
         self.version = 0
@@ -72,25 +76,36 @@ class JudgedBroker:
         self._topics = topics
         self.services: Services
         self._socket: socket.socket
+        self._to_controller: socket.socket
 
     def __enter__(self) -> Self:
-        make = BrokerServer._services
+        make, make_controllers = BrokerServer._services, ControllerServer._services
 
         def judged(server: BrokerServer) -> Services:
             self.services = make(server)
             self.services.authorizer = self.judge
             return self.services
 
-        with patch.object(BrokerServer, "_services", judged):
+        def judged_controller(server: ControllerServer) -> ControllerServices:
+            services = make_controllers(server)
+            services.authorizer = self.judge
+            return services
+
+        with (
+            patch.object(BrokerServer, "_services", judged),
+            patch.object(ControllerServer, "_services", judged_controller),
+        ):
             self._broker.start()
         with Admin(bootstrap_servers=self._broker.bootstrap_servers) as admin:
             admin.create_topics([NewTopic(name, count) for name, count in self._topics.items()])
         host, port = self._broker.bootstrap_servers.rsplit(":", 1)
         self._socket = socket.create_connection((host, int(port)), timeout=20)
+        self._to_controller = socket.create_connection(self._broker.node.controller_address, timeout=20)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._socket.close()
+        self._to_controller.close()
         self._broker.stop()
 
     def may_all(self) -> None:
@@ -102,8 +117,14 @@ class JudgedBroker:
         self.judge.set(inner)
 
     def ask(self, request: Any, version: int) -> Any:
-        self._socket.sendall(encode_request(request, version, 7, "test"))
-        answer = receive_frame(self._socket)
+        return self._ask(self._socket, request, version)
+
+    def ask_controller(self, request: Any, version: int) -> Any:
+        return self._ask(self._to_controller, request, version)
+
+    def _ask(self, sock: socket.socket, request: Any, version: int) -> Any:
+        sock.sendall(encode_request(request, version, 7, "test"))
+        answer = receive_frame(sock)
         _, start = decode_response_header(answer, 0, request.API_KEY, version)
         return decode(response_class(request.API_KEY), answer, version, start)[0]
 

@@ -64,6 +64,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "group": ("ottla.cli.group.command", "list, describe, reset and delete groups; how far behind they are"),
     "txn": ("ottla.cli.txn", "list, describe and abort transactions; find those that hang"),
     "user": ("ottla.cli.user", "list, add, change and delete users who log in with a password (SCRAM)"),
+    "acl": ("ottla.cli.acl", "list, add, remove and explain access rules (ACLs)"),
     "token": ("ottla.cli.delegation_token", "create, list, renew and expire delegation tokens"),
     "pipeline": ("ottla.cli.pipeline.command", "start, watch and stop data pipelines on Spark"),
     "storage": ("ottla.cli.storage", "format a data directory, or say what is in one"),

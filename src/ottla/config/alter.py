@@ -296,11 +296,14 @@ def _check_listeners(before: BrokerConfig, config: BrokerConfig) -> None:
                     key,
                     f"listener {listener.name} cannot take another {key} while it runs yet: restart the node",
                 )
+    # Classes are loaded at the start alone.
     builder = "principal.builder.class"
-    if config[builder] != BROKER_KEYS[builder].default:
-        raise _refused_by_part(
-            builder, f"{config[builder]} cannot be loaded: connections have no principals yet"
-        )
+    for listener in config.listeners:
+        if before.for_listener(listener.name, builder) != config.for_listener(listener.name, builder):
+            raise _refused_by_part(
+                builder,
+                f"listener {listener.name} cannot take another {builder} while it runs: restart the node",
+            )
 
 
 def _pool_problem(name: str, old: int, new: int) -> str | None:

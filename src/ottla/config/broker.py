@@ -126,6 +126,12 @@ class BrokerConfig:
         return self.values[name] if text is None else parse_value(BROKER_KEYS[name], text)
 
     @property
+    def early_start_listeners(self) -> frozenset[str]:
+        """The listeners that are served before the authorizer has its rules: the controller's, if nobody says."""
+        names = self["early.start.listeners"]
+        return frozenset(self.controller_listener_names if names is None else filter(None, names))
+
+    @property
     def node_id(self) -> int:
         return int(self["node.id"])
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 OF_SECURITY = frozenset(
     {
         "connections.max.reauth.ms",
+        "principal.builder.class",
         "sasl.enabled.mechanisms",
         "sasl.mechanism.controller.protocol",
         "sasl.mechanism.inter.broker.protocol",
@@ -57,7 +58,9 @@ EFFECTIVE = (
             "add.partitions.to.txn.retry.backoff.max.ms",
             "add.partitions.to.txn.retry.backoff.ms",
             "advertised.listeners",
+            "allow.everyone.if.no.acl.found",
             "alter.config.policy.class.name",
+            "authorizer.class.name",
             "auto.create.topics.enable",
             "auto.leader.rebalance.enable",
             "background.threads",
@@ -90,6 +93,7 @@ EFFECTIVE = (
             "create.topic.policy.class.name",
             "default.replication.factor",
             "delete.topic.enable",
+            "early.start.listeners",
             "fetch.max.bytes",
             "group.consumer.assignment.interval.ms",
             "group.consumer.assignors",
@@ -247,6 +251,7 @@ EFFECTIVE = (
             "socket.receive.buffer.bytes",
             "socket.request.max.bytes",
             "socket.send.buffer.bytes",
+            "super.users",
             "transaction.abort.timed.out.transaction.cleanup.interval.ms",
             "transaction.max.timeout.ms",
             "transaction.partition.verification.enable",
@@ -287,19 +292,11 @@ _OF_CONTROLLERS = frozenset({"alter.config.policy.class.name", "create.topic.pol
 
 
 # Who sets one of these, or a key of SSL or SASL that has no effect, counts on something that is not there: on clients
-# being held to ACLs, or known in another way. Quotas are not among them: they share a broker out, they keep nobody out.
-_PROTECTING = frozenset(
-    {
-        "allow.everyone.if.no.acl.found",
-        "authorizer.class.name",
-        "delegation.token.secret.key",
-        "principal.builder.class",
-        "super.users",
-    }
-)
+# being known in another way. Quotas are not among them: they share a broker out, they keep nobody out.
+_PROTECTING = frozenset({"delegation.token.secret.key"})
 _PROTECTING_PREFIXES = ("sasl.", "ssl.")
-# Values that are not the default and still ask for nothing.
-_OPEN_VALUES = {"allow.everyone.if.no.acl.found": "true"}
+# Read by the authorizer: without one they ask for nothing, and hardly as they were meant.
+_OF_AUTHORIZERS = frozenset({"allow.everyone.if.no.acl.found", "early.start.listeners", "super.users"})
 
 
 def without_effect(names: Iterable[str]) -> list[str]:
@@ -317,6 +314,12 @@ def advice(config: BrokerConfig) -> list[str]:
         if len(config.controller_listener_names) > 1:
             first = config.controller_listener_names[0]
             lines.append(f"controller.listener.names: a broker uses only the first, {first}")
+    if not config["authorizer.class.name"].strip():
+        idle = sorted(_OF_AUTHORIZERS & config.static.keys())
+        if idle:
+            lines.append(
+                f"without authorizer.class.name everybody may do everything, whatever {', '.join(idle)} say"
+            )
     interval_ms, timeout_ms = config["broker.heartbeat.interval.ms"], config["broker.session.timeout.ms"]
     if interval_ms * 2 > timeout_ms:
         lines.append(
@@ -335,9 +338,8 @@ def check_protection(config: BrokerConfig, origin: Callable[[str], str] | None =
     named = [f"{name} ({origin(name)})" if origin is not None else name for name in asked]
     if named:
         raise ConfigError(
-            f"there is no authorization yet, and no login but PLAIN and SCRAM, and this node was told to protect its "
-            f"data by more: {', '.join(named)}; take that out to serve everybody who can log in, or stay with Apache "
-            "Kafka"
+            f"there is no login but by certificates, PLAIN and SCRAM yet, and this node was told to protect its data "
+            f"by more: {', '.join(named)}; take that out to serve everybody who can log in, or stay with Apache Kafka"
         )
 
 
@@ -348,7 +350,7 @@ def _asks_for_protection(name: str, text: str) -> bool:
         return False
     if _has_effect(name):
         return False
-    if not text or text.lower() == _OPEN_VALUES.get(base):
+    if not text:
         return False
     return key is None or parse_value(key, text) != key.default
 

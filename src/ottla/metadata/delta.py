@@ -82,14 +82,14 @@ class Delta:
         return [c.before for c in self.topics.values() if c.after is None and c.before is not None]
 
     @property
-    def added_acls(self) -> list[tuple[Uuid, AclBinding]]:
-        """ACLs that are new, or say something else than before."""
+    def added_acls(self) -> Iterator[tuple[Uuid, AclBinding]]:
+        """ACLs that are new, or say something else than before; one after the other, since there may be thousands."""
         found = ((acl_id, self.after.acls.get(acl_id)) for acl_id in self.acls)
-        return [(acl_id, binding_of(record)) for acl_id, record in found if record is not None]
+        return ((acl_id, binding_of(record)) for acl_id, record in found if record is not None)
 
     @property
-    def removed_acls(self) -> list[Uuid]:
-        return [acl_id for acl_id in self.acls if acl_id not in self.after.acls]
+    def removed_acls(self) -> Iterator[Uuid]:
+        return (acl_id for acl_id in self.acls if acl_id not in self.after.acls)
 
 
 def normalized_name(name: str) -> str | None:

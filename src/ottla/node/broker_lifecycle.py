@@ -25,6 +25,7 @@ from ottla.metadata.registrations import Endpoint
 from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import NodeId, Uuid
 from ottla.model.tasks import guarded, spawn_restarting
+from ottla.security.acls import NODE_IS_REFUSED
 from ottla.wire.messages.nodes.broker_lifecycle import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -345,6 +346,8 @@ class BrokerLifecycleManager:
         except KafkaError as error:
             return None, str(error)
         refused = error_of(response.error_code)
+        if refused is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            return None, NODE_IS_REFUSED
         return (response, None) if refused is None else (None, refused.name)
 
     def _say_refusal(self, what: str, why: str) -> None:

@@ -31,6 +31,7 @@ from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import NodeId, TopicPartition, Uuid, random_uuid
 from ottla.model.pending import Pending
 from ottla.model.tasks import guarded, spawn, spawn_restarting
+from ottla.node.acl_publisher import AclPublisher
 from ottla.node.assignments_manager import AssignmentsManager
 from ottla.node.broker_lifecycle import BrokerIdentity, BrokerLifecycleManager, LifecycleTimes
 from ottla.node.coordinators import Coordinators, LoopScheduler
@@ -41,6 +42,7 @@ from ottla.replication.fetcher_manager import ReplicaFetcherManager
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.replication.replica_selector import ReplicaSelection, load_selector
+from ottla.security.authorizer import Authorizer
 from ottla.server import handlers
 from ottla.server.context import Services
 from ottla.server.dispatch import Dispatcher
@@ -81,8 +83,12 @@ class BrokerServer:
         clock: Clock,
         executor: ThreadPoolExecutor,
         on_failure: Callable[[BaseException], None],
+        authorizer: Authorizer | None = None,
+        acls: AclPublisher | None = None,
     ) -> None:
         """`channel` leads to the active controller, which may be `local_controller`."""
+        self._authorizer = authorizer
+        self._acls = acls
         self._shared = shared
         self._static_config = config
         self.config = config
@@ -236,6 +242,8 @@ class BrokerServer:
         self._stops.append(self.fetchers.stop)
         # From here on logs are written: a stop puts them on disk and says so.
         self._stops[self._stops.index(self._abandon_logs)] = self._stop_logs
+        if self._acls is not None:
+            self._publisher.follow(self._acls.follow)
         self._publisher.follow(self._follow_config)
         self._publisher.follow(self.replicas.apply)
         self.coordinators = Coordinators(
@@ -303,6 +311,7 @@ class BrokerServer:
             replicas=self.replicas,
             raft=self._shared.raft,
             local_controller=self._local_controller,
+            authorizer=self._authorizer,
             controller=self._channel,
             producer_ids=self._producer_ids,
             fetch_sessions=FetchSessionCache(

@@ -1,12 +1,15 @@
 """A node's controller role (Kafka's ControllerServer): a controller, and the listener that other nodes ask.
 
 The listener is served before the quorum is joined: whoever starts needs the votes of others, and they need its own.
+Where there are ACLs, that is before they are known: only super users are served until then, and a listener that is not
+one of `early.start.listeners` waits for them.
 Stopping, it leaves the quorum first, so that another controller is active when its listener closes.
 
 Owner: the node, on its loop.
 """
 
 import asyncio
+import logging
 from concurrent.futures import ThreadPoolExecutor
 
 from ottla.config.broker import BrokerConfig
@@ -16,12 +19,16 @@ from ottla.controller.rules import ControllerSettings, Policies
 from ottla.metadata.registrations import Endpoint
 from ottla.model.clock import Clock
 from ottla.model.ids import NodeId
+from ottla.node.acl_publisher import AclPublisher
 from ottla.node.shared_server import SharedServer
+from ottla.security.authorizer import Authorizer
 from ottla.server.context import ControllerServices
 from ottla.server.dispatch import Dispatcher
 from ottla.server.forwarding import ActiveController
 from ottla.server.network.connection import Listener
 from ottla.server.network.socket_server import SocketServer
+
+log = logging.getLogger("ottla.node")
 
 
 class ControllerServer:
@@ -35,12 +42,16 @@ class ControllerServer:
         sockets: SocketServer,
         clock: Clock,
         executor: ThreadPoolExecutor,
+        authorizer: Authorizer | None = None,
+        acls: AclPublisher | None = None,
     ) -> None:
         self._shared = shared
         self._config = config
         self._sockets = sockets
         self._clock = clock
         self._executor = executor
+        self._authorizer = authorizer
+        self._acls = acls
         self._settings = ControllerSettings(config, shared.cluster_id, Policies.of(config))
         self.controller = Controller(
             shared.raft,
@@ -62,8 +73,16 @@ class ControllerServer:
 
     async def start(self) -> None:
         """Answer other nodes, then join the quorum. A sole voter is active when this returns."""
-        await self._sockets.serve(Listener.CONTROLLER, Dispatcher(self._services(), Listener.CONTROLLER))
+        dispatch = Dispatcher(self._services(), Listener.CONTROLLER)
+        own = self._config.controller_listener_names
+        early = own if self._acls is None else self._config.early_start_listeners
+        await self._sockets.serve(Listener.CONTROLLER, dispatch, early)
         await self.controller.start()
+        late = [name for name in own if name not in early]
+        if self._acls is not None and late:
+            log.info("waiting for the ACLs before %s is served (early.start.listeners)", ", ".join(late))
+            await self._acls.loaded()
+            await self._sockets.serve(Listener.CONTROLLER, dispatch, late)
 
     def _services(self) -> ControllerServices:
         return ControllerServices(
@@ -77,6 +96,7 @@ class ControllerServer:
             raft=self._shared.raft,
             local_controller=self.controller,
             gone_brokers=self._gone_brokers,
+            authorizer=self._authorizer,
         )
 
     async def stop(self) -> None:

@@ -23,6 +23,7 @@ from ottla.model.clock import Clock, SystemClock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NodeId, Uuid
 from ottla.model.tasks import guarded
+from ottla.node.acl_publisher import AclPublisher
 from ottla.node.broker_server import BrokerServer
 from ottla.node.controller_server import ControllerServer
 from ottla.node.coordinators import Coordinators
@@ -30,6 +31,7 @@ from ottla.node.formatting import ensure_formatted
 from ottla.node.shared_server import SharedServer
 from ottla.node.stalls import FreezeImages, StallMonitor
 from ottla.replication.replica_manager import ReplicaManager
+from ottla.security.authorizer import CLASS_NAME, CustomAuthorizer, StandardAuthorizer, make_authorizer
 from ottla.security.channels import PLAIN_CHANNELS, NodeChannels
 from ottla.server import handlers
 from ottla.server.network.socket_server import SocketServer
@@ -77,6 +79,9 @@ class Node:
         self._interrupted = False
         self._controller_server: ControllerServer | None = None
         self._broker_server: BrokerServer | None = None
+        # Who judges requests, for both roles; None if everybody may do everything.
+        self.authorizer: StandardAuthorizer | CustomAuthorizer | None = None
+        self._acls: AclPublisher | None = None
         self.sockets: SocketServer
         self.cluster_id: str
 
@@ -102,6 +107,7 @@ class Node:
         self._stops.append(self._stop_basics)
         if self._interrupted:
             raise asyncio.CancelledError
+        self.authorizer = make_authorizer(self._static_config[CLASS_NAME], self._static_config.static)
         self.sockets = SocketServer(
             self._static_config,
             clock=self._clock,
@@ -203,11 +209,23 @@ class Node:
             self._fail,
             await self._channels(),
         )
+        if self.authorizer is not None:
+            # The first of all: whoever hears of an image is judged by its rules.
+            self._acls = AclPublisher(self.authorizer, self._fail)
+            self._shared.metadata.subscribe(self._acls)
+            self._stops.append(self._acls.stop)
         self._shared.metadata.subscribe(FreezeImages())
         self._stops.append(self._shared.close)
         if config.is_controller:
             self._controller_server = ControllerServer(
-                self._shared, config, endpoints, self.sockets, self._clock, self._executor
+                self._shared,
+                config,
+                endpoints,
+                self.sockets,
+                self._clock,
+                self._executor,
+                self.authorizer,
+                self._acls,
             )
             self._stops.append(self._controller_server.stop)
         else:
@@ -244,6 +262,8 @@ class Node:
             self._clock,
             self._executor,
             self._fail,
+            self.authorizer,
+            self._acls,
         )
         self._stops.append(self._stop_broker)
         await self._broker_server.start()

@@ -42,6 +42,7 @@ from ottla.raft.snapshots import SnapshotGenerator, SnapshotReader, SnapshotWrit
 from ottla.raft.state import QuorumState, Timeouts
 from ottla.raft.voters import VoterNode, VoterSet
 from ottla.records.batch import BatchView
+from ottla.security.acls import NODE_IS_REFUSED
 from ottla.storage.errors import StorageError, is_out_of_files
 from ottla.wire.messages.nodes.raft import EndQuorumEpochRequest
 
@@ -135,6 +136,7 @@ class RaftDriver:
         self._listener: RaftListener | None = None
         self._leader_changed: list[Callable[[], None]] = []
         self._other_clusters: set[str] = set()
+        self._refused_by: set[str] = set()
         # The core's time is that of the wall clock at the start, and never jumps.
         self._clock_offset_ms = clock.now_ms() - clock.monotonic_ms()
         self._inputs: deque[Callable[[], None]] = deque()
@@ -458,6 +460,7 @@ class RaftDriver:
         self._last_answer = send_id
         if outcome.error is None:
             self._check_cluster(node, outcome.result())
+            self._check_allowed(node, outcome.result())
             try:
                 self._core.answered(send_id, outcome.result(), self._now_ms())
                 return
@@ -472,6 +475,14 @@ class RaftDriver:
         elif node.address not in self._other_clusters:
             self._other_clusters.add(node.address)
             logger.error("%s is of another cluster than %s", node.address, self._options.cluster_id)
+
+    def _check_allowed(self, node: Node, response: Any) -> None:
+        """A quorum whose nodes are nobody to each other elects nobody: the same."""
+        if getattr(response, "error_code", 0) != ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            self._refused_by.discard(node.address)
+        elif node.address not in self._refused_by:
+            self._refused_by.add(node.address)
+            logger.error("%s refuses this node: %s", node.address, NODE_IS_REFUSED)
 
     @property
     def other_clusters(self) -> list[str]:

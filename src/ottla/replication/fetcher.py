@@ -32,6 +32,7 @@ from ottla.model.ids import NO_LEADER_EPOCH, Uuid, next_session_epoch
 from ottla.model.time_slice import Steps
 from ottla.records.batch import HEADER_SIZE, LOG_OVERHEAD
 from ottla.replication.partition import Partition
+from ottla.security.acls import NODE_IS_REFUSED
 from ottla.storage.errors import OutOfFilesError, StorageError
 from ottla.storage.log.log import Truncation
 from ottla.wire.messages.fetch import (
@@ -519,6 +520,8 @@ class ReplicaFetcher:
             self._fail(key, state, f"epoch {state.leader_epoch} is older than the leader's", logging.DEBUG)
             return
         what = f"the leader answers {_name_of(error)} at offset {state.offset}"
+        if error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            what = f"{what}: {NODE_IS_REFUSED}"  # which is how it tells a follower
         if error not in _TRANSIENT:
             self._complain(state, what, logging.ERROR)
             self._delay(key, state, now_ms)

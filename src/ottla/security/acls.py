@@ -16,6 +16,11 @@ WILDCARD: Final = "*"
 WILDCARD_PRINCIPAL: Final = "User:*"
 # The one resource of type CLUSTER.
 CLUSTER_NAME: Final = "kafka-cluster"
+# What a node says that another one does not take for a node.
+NODE_IS_REFUSED: Final = (
+    "it is not taken for a node of the cluster: the principal that this node logs in as has to be one of super.users "
+    "there, or to be allowed CLUSTER_ACTION on the cluster by an ACL"
+)
 
 
 class _Numbered(IntEnum):

@@ -1,5 +1,23 @@
 """Authorizer, who decides what a principal may do; StandardAuthorizer decides by the rules of the metadata log.
 
+`authorizer.class.name` names Kafka's StandardAuthorizer, or a Python class by its import path, in the configuration
+file alone. Such a class has a constructor without arguments and these methods, of which only `authorize` is a must:
+
+    class Office:
+        def configure(self, configs: Mapping[str, str]) -> None: ...       # the node's settings, once
+        def authorize(
+            self, principal: KafkaPrincipal, host: str, operation: AclOperation, resource_type: ResourceType, name: str
+        ) -> bool: ...
+        def authorize_by_resource_type(self, principal, host, operation, resource_type) -> bool: ...
+        def explain(self, principal, host, operation, resource_type, name) -> Decision: ...     # for the log
+        def apply(self, added: Iterable[tuple[Uuid, AclBinding]], removed: Iterable[Uuid]) -> None: ...
+        def close(self) -> None: ...                                       # when the node stops
+
+It is asked on the node's loop and must not wait. What it says may be kept until its attribute `version` changes;
+without one nothing is kept. Whoever it raises an exception about is refused. With `apply` it is given the rules of the
+metadata log before anybody is served, and every change; without, the cluster has no rules to show or to change. Or it
+inherits from StandardAuthorizer.
+
 Rules of StandardAuthorizer, as in Kafka's StandardAuthorizerData: super users may do everything. Otherwise those rules
 count whose resource is the one asked for (literal), begins it (prefixed) or is `*`, and that are about the principal or
 `User:*`, from its host or `*`. One DENY among them is the end of it. An ALLOW of READ, WRITE, DELETE or ALTER is one of
@@ -9,14 +27,20 @@ which a resource would seem to have rules (CVE-2024-27309).
 
 Cost: a decision looks up the resource's name and its beginnings of the lengths that there are rules for, and there the
 principal and its host, never all rules. A change costs what has changed. Owned by the node's loop, on which it is asked
-and changed; apply() is one step, so that nobody is judged by half of a change.
+and changed. apply() is one step; apply_in_steps() lets others have the loop, and what somebody may meanwhile they may
+before or afterwards.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple, Protocol
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
+from typing import Any, Final, NamedTuple, Protocol
 
 from ottla.config.errors import ConfigError
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
+from ottla.model.plugins import find_class
+from ottla.model.time_slice import Steps, run_to_end
 from ottla.security.acls import (
     WILDCARD,
     AclBinding,
@@ -28,7 +52,14 @@ from ottla.security.acls import (
 )
 from ottla.security.principal import USER, KafkaPrincipal, parse_principal
 
+log = logging.getLogger("ottla.authorizer")
+
+CLASS_NAME: Final = "authorizer.class.name"
 SUPER_USERS: Final = "super.users"
+ALLOW_EVERYONE: Final = "allow.everyone.if.no.acl.found"
+STANDARD: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+# Rules that come or go in one step of a change: some tenths of a millisecond.
+RULES_PER_STEP: Final = 32
 # The name that Kafka asks for where any resource would do.
 _SOME_NAME: Final = "hardcode"
 
@@ -47,6 +78,10 @@ class Authorizer(Protocol):
     @property
     def version(self) -> int:
         """Changes whenever decisions may have changed: until then they may be kept."""
+
+    @property
+    def decides_by_acls(self) -> bool:
+        """Is it given the rules of the metadata log?"""
 
     def authorize(
         self,
@@ -80,7 +115,7 @@ def parse_super_users(text: str) -> frozenset[KafkaPrincipal]:
         principal = parse_principal(part)
         if principal is None:
             raise ConfigError(
-                f"expected a string in format principalType:principalName but got {part}",
+                f"{SUPER_USERS}: expected a string in format principalType:principalName but got {part}",
                 SUPER_USERS,
                 reason="principals as Type:name, separated by semicolons",
                 value=text,
@@ -219,12 +254,16 @@ _Holder = tuple[ResourceType, _Who, AclOperation, AclPermissionType]
 class StandardAuthorizer:
     """Decides by the rules it has been given."""
 
+    decides_by_acls = True
+
     def __init__(
         self, super_users: Iterable[KafkaPrincipal] = (), *, allow_everyone_if_no_acl_found: bool = False
     ) -> None:
         self.version = 0
         self._super_users = frozenset((user.type, user.name) for user in super_users)
         self._allow_everyone = allow_everyone_if_no_acl_found
+        # Are there rules that it has not been given yet?
+        self._is_loading = False
         self._by_id: dict[Uuid, AclBinding] = {}
         # The log may hold a rule twice, under two ids: it counts until both are gone.
         self._copies: dict[AclBinding, int] = {}
@@ -234,24 +273,76 @@ class StandardAuthorizer:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    def configure(self, configs: Mapping[str, str]) -> None:
+        """Who is a super user, and what counts where there are no rules; ConfigError."""
+        users = parse_super_users(configs.get(SUPER_USERS) or "")
+        self._super_users = frozenset((user.type, user.name) for user in users)
+        # As Java's parseBoolean: whatever is not true is false.
+        self._allow_everyone = (configs.get(ALLOW_EVERYONE) or "").strip().lower() == "true"
+        self.version += 1
+
+    # --- loading
+
+    def begin_loading(self) -> None:
+        """Rules are to come: until all are here only super users are judged at all (AuthorizerNotReadyException)."""
+        self._is_loading = True
+        self.version += 1
+
+    def complete_initial_load(self) -> None:
+        """The rules are those of the metadata log."""
+        self._is_loading = False
+        self.version += 1
+
     # --- changes
 
     def apply(self, added: Iterable[tuple[Uuid, AclBinding]], removed: Iterable[Uuid] = ()) -> None:
         """Rules go and come; one that comes under the id of another takes its place."""
+        run_to_end(self.apply_in_steps(added, removed))
+
+    def apply_in_steps(
+        self, added: Iterable[tuple[Uuid, AclBinding]], removed: Iterable[Uuid] = ()
+    ) -> Steps[None]:
+        """apply(), where there may be thousands.
+
+        What denies comes first and goes last, and what allows comes before other rules go: so nobody may in between
+        what they may neither before nor afterwards, also where a resource without rules is everybody's.
+        """
+        changes = count(1)
+        gone: list[AclBinding] = []
         for acl_id in removed:
-            self._remove(acl_id)
+            if (binding := self._by_id.pop(acl_id, None)) is not None:
+                gone.append(binding)
+            if next(changes) % RULES_PER_STEP == 0:
+                yield
+        new: list[AclBinding] = []
         for acl_id, given in added:
-            self._remove(acl_id)
+            if (binding := self._by_id.pop(acl_id, None)) is not None:
+                gone.append(binding)
             self._by_id[acl_id] = binding = _as_judged(given)
-            self._copies[binding] = self._copies.get(binding, 0) + 1
-            if self._copies[binding] == 1:
-                self._index(binding)
+            new.append(binding)
+            if next(changes) % RULES_PER_STEP == 0:
+                yield
+        for denies in (True, False):
+            for binding in new:
+                if (binding.permission is AclPermissionType.DENY) is denies:
+                    self._add(binding)
+                if next(changes) % RULES_PER_STEP == 0:
+                    yield
+        for denies in (False, True):
+            for binding in gone:
+                if (binding.permission is AclPermissionType.DENY) is denies:
+                    self._remove(binding)
+                if next(changes) % RULES_PER_STEP == 0:
+                    yield
+        # What has been decided meanwhile is not kept.
         self.version += 1
 
-    def _remove(self, acl_id: Uuid) -> None:
-        binding = self._by_id.pop(acl_id, None)
-        if binding is None:
-            return
+    def _add(self, binding: AclBinding) -> None:
+        self._copies[binding] = self._copies.get(binding, 0) + 1
+        if self._copies[binding] == 1:
+            self._index(binding)
+
+    def _remove(self, binding: AclBinding) -> None:
         self._copies[binding] -= 1
         if not self._copies[binding]:
             del self._copies[binding]
@@ -287,6 +378,8 @@ class StandardAuthorizer:
     ) -> bool:
         if (principal.type, principal.name) in self._super_users:
             return True
+        if self._is_loading:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The authorizer has not loaded its rules yet")
         patterns = self._matching(resource_type, name)
         if not patterns:
             return self._allow_everyone
@@ -348,9 +441,11 @@ class StandardAuthorizer:
     ) -> Decision:
         if (principal.type, principal.name) in self._super_users:
             return Decision(True, None, f"{principal} is one of {SUPER_USERS}")
+        if self._is_loading:
+            return Decision(False, None, "the rules are not loaded yet")
         patterns = self._matching(resource_type, name)
         if not patterns:
-            setting = f"allow.everyone.if.no.acl.found={str(self._allow_everyone).lower()}"
+            setting = f"{ALLOW_EVERYONE}={str(self._allow_everyone).lower()}"
             return Decision(self._allow_everyone, None, f"no rule is about this resource, and {setting}")
         whoms = _whoms(principal, host)
         for permission in (AclPermissionType.DENY, AclPermissionType.ALLOW):
@@ -417,6 +512,113 @@ def _deciding(
                 resource_type, pattern.name, pattern.type, f"{kind}:{user}", host, found, permission
             )
     return None
+
+
+# --- by the configuration
+
+
+def make_authorizer(
+    path: str | None, configs: Mapping[str, str]
+) -> "StandardAuthorizer | CustomAuthorizer | None":
+    """The authorizer of this name; None if nobody is judged. ConfigError."""
+    path = (path or "").strip()
+    if not path:
+        return None
+    try:
+        made: Any = (StandardAuthorizer if path == STANDARD else find_class(path))()
+        if (configure := getattr(made, "configure", None)) is not None:
+            configure(dict(configs))
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{CLASS_NAME}={path}: {error or type(error).__name__} ({STANDARD}, or a Python class by its import path "
+            "is expected, such as package.module.Class)",
+            CLASS_NAME,
+        ) from error
+    if isinstance(made, StandardAuthorizer):
+        return made
+    if not callable(getattr(made, "authorize", None)):
+        raise ConfigError(f"{CLASS_NAME}={path}: the class has no method authorize", CLASS_NAME)
+    return CustomAuthorizer(made)
+
+
+class CustomAuthorizer:
+    """An authorizer of the operator's own: what it does not have is made up for, and what it raises is a refusal."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._asked = count()
+        self._has_failed = False
+        self.decides_by_acls = callable(getattr(inner, "apply", None))
+
+    @property
+    def version(self) -> int:
+        """Another one each time, if the class does not say: then nothing is kept."""
+        version = getattr(self._inner, "version", None)
+        return next(self._asked) if version is None else int(version)
+
+    def authorize(
+        self,
+        principal: KafkaPrincipal,
+        host: str,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str,
+    ) -> bool:
+        try:
+            return self._inner.authorize(principal, host, operation, resource_type, name) is True
+        except Exception as error:  # noqa: BLE001 - somebody else's code: no answer is a no
+            return self._failed(error)
+
+    def authorize_by_resource_type(
+        self, principal: KafkaPrincipal, host: str, operation: AclOperation, resource_type: ResourceType
+    ) -> bool:
+        if (ask := getattr(self._inner, "authorize_by_resource_type", None)) is None:
+            return self.authorize(principal, host, operation, resource_type, _SOME_NAME)
+        try:
+            return ask(principal, host, operation, resource_type) is True
+        except Exception as error:  # noqa: BLE001 - somebody else's code: no answer is a no
+            return self._failed(error)
+
+    def explain(
+        self,
+        principal: KafkaPrincipal,
+        host: str,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str,
+    ) -> Decision:
+        try:
+            if (ask := getattr(self._inner, "explain", None)) is not None:
+                allowed, rule, why = ask(principal, host, operation, resource_type, name)
+                return Decision(bool(allowed), rule, str(why))
+        except Exception as error:  # noqa: BLE001 - as above
+            self._failed(error)
+        allowed = self.authorize(principal, host, operation, resource_type, name)
+        return Decision(allowed, None, f"{type(self._inner).__name__} says so")
+
+    def apply(self, added: Iterable[tuple[Uuid, AclBinding]], removed: Iterable[Uuid] = ()) -> None:
+        """An exception is the end of the node: it would judge by other rules than there are."""
+        self._inner.apply(added, removed)
+
+    def apply_in_steps(
+        self, added: Iterable[tuple[Uuid, AclBinding]], removed: Iterable[Uuid] = ()
+    ) -> Steps[None]:
+        self.apply(added, removed)
+        yield
+
+    def close(self) -> None:
+        if (close := getattr(self._inner, "close", None)) is not None:
+            close()
+
+    def _failed(self, error: Exception) -> bool:
+        """Whoever is judged meanwhile may not; that it happens is told once, with its trace."""
+        if not self._has_failed:
+            self._has_failed = True
+            name = type(self._inner).__name__
+            log.error("%s failed, and whoever it was asked about is refused: %s", name, error, exc_info=error)
+        return False
 
 
 # --- decisions that are kept

@@ -1,17 +1,29 @@
 """KafkaPrincipal, who asks; how brokers tell controllers (KafkaPrincipalSerde): a version, then the message.
 
+`principal.builder.class` names Kafka's DefaultKafkaPrincipalBuilder, or a Python class by its import path, in the
+configuration file alone. Such a class has a constructor without arguments, may have `configure(configs)`, which is
+given the node's settings once, and has `build(context: AuthenticationContext) -> KafkaPrincipal`. It is asked on the
+node's loop when somebody has proved who they are, and must not wait. Whoever it raises an exception about is not let
+in.
+
 Rules: what another node wrote is read with suspicion. Stateless.
 """
 
+import logging
 import struct
+from collections.abc import Mapping
 from ipaddress import IPv6Address, ip_address
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
+from ottla.config.errors import ConfigError
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.plugins import find_class
 from ottla.wire.codec import decode, encode
 from ottla.wire.messages.nodes.envelope import DefaultPrincipalData
 from ottla.wire.primitives import WireError
 from ottla.wire.schema import schema_of
+
+log = logging.getLogger("ottla.server")
 
 USER: Final = "User"
 # The version that principals are written in.
@@ -75,3 +87,63 @@ def host_address(address: bytes) -> str:
     if len(address) == ADDRESS_SIZES[0]:
         return ".".join(map(str, address))
     return ":".join(f"{address[i] << 8 | address[i + 1]:x}" for i in range(0, len(address), 2))
+
+
+# --- principal.builder.class
+
+BUILDER_CLASS: Final = "principal.builder.class"
+DEFAULT_BUILDER: Final = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
+
+
+class AuthenticationContext(NamedTuple):
+    """What is known of somebody who has come in."""
+
+    listener_name: str
+    security_protocol: str
+    client_address: str
+    # Whom Kafka's own builder takes them for.
+    principal: KafkaPrincipal
+    # In DER, of a client that has shown one.
+    certificate: bytes | None = None
+    sasl_mechanism: str | None = None
+
+
+class KafkaPrincipalBuilder(Protocol):
+    """Says who somebody is."""
+
+    def build(self, context: AuthenticationContext, /) -> KafkaPrincipal: ...
+
+
+def load_principal_builder(path: str, configs: Mapping[str, str]) -> KafkaPrincipalBuilder | None:
+    """The builder of this name; None for Kafka's own. ConfigError."""
+    if path == DEFAULT_BUILDER:
+        return None
+    try:
+        builder: Any = find_class(path)()
+        if (configure := getattr(builder, "configure", None)) is not None:
+            configure(dict(configs))
+    except Exception as error:
+        raise ConfigError(
+            f"{BUILDER_CLASS}={path}: {error or type(error).__name__} ({DEFAULT_BUILDER}, or a Python class by its "
+            "import path is expected, such as package.module.Class)",
+            BUILDER_CLASS,
+        ) from error
+    if not callable(getattr(builder, "build", None)):
+        raise ConfigError(f"{BUILDER_CLASS}={path}: the class has no method build", BUILDER_CLASS)
+    return builder  # type: ignore[no-any-return]
+
+
+def build_principal(builder: KafkaPrincipalBuilder, context: AuthenticationContext) -> KafkaPrincipal:
+    """Who somebody is; KafkaError if the builder does not say."""
+    try:
+        built = builder.build(context)
+    except Exception as error:
+        log.error("%s failed: %s", type(builder).__name__, error, exc_info=error)
+        built = None
+    if not isinstance(built, KafkaPrincipal) or not (
+        isinstance(built.type, str) and isinstance(built.name, str)
+    ):
+        raise KafkaError(
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED, f"{type(builder).__name__} does not say who this is"
+        )
+    return built

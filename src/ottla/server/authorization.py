@@ -17,7 +17,9 @@ Owned by the node's loop.
 
 import logging
 from collections.abc import Callable, Iterable
+from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from ottla.model.errors import KafkaError
 from ottla.model.ids import Uuid
@@ -43,6 +45,11 @@ log = logging.getLogger("ottla.authorizer")
 
 # What one line of the log names.
 MAX_TOLD_NAMES: Final = 10
+MAX_TOLD_NAME_LENGTH: Final = 249
+MAX_TOLD_REASON_LENGTH: Final = 1_000
+# Lines in a second, whoever asks for what; the others are counted. A client may name another topic in every request, or
+# come back after every denial.
+MAX_LINES_PER_S: Final = 10
 
 Asked = tuple[AclOperation, ResourceType]
 
@@ -307,22 +314,56 @@ def check_access(decisions: Decisions, access: Access, api_key: int) -> None:
         raise KafkaError(AUTHORIZATION_ERRORS[CLUSTER], f"{APIS[api_key].name} needs {last.name} permission.")
 
 
+class _Lines:
+    """How many lines the log has had in this second."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._second = 0
+        self._written = 0
+        self._left_out = 0
+
+    def next(self) -> int | None:
+        """May one more be written? Then how many have been left out since the last one; otherwise None."""
+        second = int(self._clock())
+        if second != self._second:
+            self._second, self._written = second, 0
+        if self._written >= MAX_LINES_PER_S:
+            self._left_out += 1
+            return None
+        self._written += 1
+        left_out, self._left_out = self._left_out, 0
+        return left_out
+
+
+# Of each node of this process, by its authorizer.
+_lines: WeakKeyDictionary[Authorizer, _Lines] = WeakKeyDictionary()
+
+
 def _tell(
     decisions: Decisions, operation: AclOperation, resource_type: ResourceType, names: list[str]
 ) -> None:
+    left_out = _lines.setdefault(decisions.authorizer, _Lines()).next()
+    if left_out is None:
+        return
+    if left_out:
+        log.info("%d denials are not told of: there were too many at once", left_out)
     why = decisions.authorizer.explain(
         decisions.principal, decisions.host, operation, resource_type, names[0]
     ).why
     # A client's words may have line ends in them.
-    told = ", ".join(ascii(name) for name in names[:MAX_TOLD_NAMES])
+    told = ", ".join(ascii(name[:MAX_TOLD_NAME_LENGTH]) for name in names[:MAX_TOLD_NAMES])
     more = f" and {len(names) - MAX_TOLD_NAMES} more" if len(names) > MAX_TOLD_NAMES else ""
-    log.info(
+    # What only nodes ask for may mean that one of them cannot do its work.
+    level = logging.WARNING if operation is CLUSTER_ACTION else logging.INFO
+    log.log(
+        level,
         "%a from host %s is denied %s on %s %s%s: %s",
-        str(decisions.principal),
+        str(decisions.principal)[:MAX_TOLD_NAME_LENGTH],
         decisions.host,
         operation.name,
         resource_type.name,
         told,
         more,
-        ascii(why)[1:-1],
+        ascii(why[:MAX_TOLD_REASON_LENGTH])[1:-1],
     )

@@ -32,6 +32,7 @@ from ottla.net.connection import ApiRanges
 from ottla.net.errors import UnsupportedVersion
 from ottla.net.peers import Backoff, Node
 from ottla.raft.answers import Asked
+from ottla.security.acls import NODE_IS_REFUSED
 from ottla.security.principal import KafkaPrincipal, write_principal
 from ottla.server.context import LocalController, Quorum
 from ottla.server.errors import CloseConnection
@@ -318,7 +319,9 @@ class RemoteController:
                 f"the controller does not know version {context.api_version} of {type(request).__name__}",
             )
         if sealed.error_code:
-            log.error("the controller refuses to be forwarded to: error %d", sealed.error_code)
+            is_refused = sealed.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            why = NODE_IS_REFUSED if is_refused else f"error {sealed.error_code}"
+            log.error("the controller refuses to be forwarded to: %s", why)
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
         data = sealed.response_data or b""
         opened = partial(_open, data, request.API_KEY, context.api_version, correlation_id, response)

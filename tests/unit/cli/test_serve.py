@@ -163,13 +163,11 @@ def test_a_file_that_apache_starts_with_is_taken(tmp_path: Path, capsys: Capture
 
 def test_settings_that_promise_protection_keep_a_node_from_starting(tmp_path: Path, capsys: Capture) -> None:
     file, data = tmp_path / "server.properties", tmp_path / "data"
-    file.write_text(
-        APACHE + "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n"
-    )
+    file.write_text(APACHE + "sasl.kerberos.service.name=kafka\n")
     words = ["-X", "delegation.token.secret.key=geheim"]
     assert main(["serve", "-c", str(file), "-d", str(data), *words]) == 2
     error = capsys.readouterr().err
-    assert f"authorizer.class.name ({file}, line 19), delegation.token.secret.key (-X)" in error
+    assert f"delegation.token.secret.key (-X), sasl.kerberos.service.name ({file}, line 19)" in error
     assert "geheim" not in error
     assert error.count("\n") == 1
     assert not data.exists()

@@ -193,8 +193,8 @@ def test_tiered_storage_is_not_left_without_a_word_on_its_data() -> None:
         (
             {"principal.builder.class": "com.example.Builder"},
             True,
-            "Invalid value org.apache.kafka.common.config.ConfigException: com.example.Builder cannot be loaded: "
-            "connections have no principals yet for configuration Invalid dynamic configuration",
+            "Invalid value org.apache.kafka.common.config.ConfigException: listener PLAINTEXT cannot take another "
+            "principal.builder.class while it runs: restart the node for configuration Invalid dynamic configuration",
         ),
         (
             {"log.segment.bytes": "1"},

@@ -17,6 +17,7 @@ from ottla.config.definitions import (
 )
 from ottla.config.effective import EFFECTIVE, without_effect
 from ottla.config.keys.docs import documentation_of
+from ottla.config.settings import PLUGIN_KEYS
 from ottla.config.types import java_double
 
 ALL_KEYS = [
@@ -183,7 +184,7 @@ def test_the_nearest_key_is_found_or_not() -> None:
 
 
 def test_effective_keys_exist() -> None:
-    assert BROKER_KEYS.keys() >= EFFECTIVE
+    assert BROKER_KEYS.keys() | PLUGIN_KEYS >= EFFECTIVE
 
 
 def test_keys_without_effect_are_named() -> None:

@@ -118,14 +118,10 @@ def test_what_nobody_knows_is_not_called_known() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
-        ("super.users", "User:admin"),
-        ("allow.everyone.if.no.acl.found", "false"),
         ("sasl.jaas.config", "x required;"),
         ("sasl.oauthbearer.jwks.endpoint.url", "https://127.0.0.1/keys"),
         ("listener.name.plaintext.sasl.kerberos.service.name", "kafka"),
         ("delegation.token.secret.key", "s"),
-        ("principal.builder.class", "com.example.Builder"),
     ],
 )
 def test_a_node_that_is_to_protect_its_data_is_refused(name: str, value: str) -> None:
@@ -141,9 +137,10 @@ def test_what_asks_for_nothing_is_taken() -> None:
         BrokerConfig.of(
             {
                 "log.dirs": "/d",
-                "authorizer.class.name": "",
-                "super.users": "",
-                "allow.everyone.if.no.acl.found": "true",
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "super.users": "User:admin",
+                "allow.everyone.if.no.acl.found": "false",
+                "principal.builder.class": "com.example.Builder",
                 "security.inter.broker.protocol": "PLAINTEXT",
                 "sasl.enabled.mechanisms": "GSSAPI",
                 "sasl.mechanism.inter.broker.protocol": "GSSAPI",

@@ -298,11 +298,11 @@ def test_acls_are_found_by_what_they_say_and_a_delta_tells_which_have_changed() 
     saying = binding_of(acl(A))
     assert image.acl_ids[saying] == {A, B}
     assert sorted(delta.added_acls) == [(A, saying), (B, saying)]
-    assert delta.removed_acls == []
+    assert list(delta.removed_acls) == []
     after, delta = build(image, r.RemoveAccessControlEntryRecord(id=A), acl(B, "User:b"))
     assert dict(after.acl_ids) == {binding_of(acl(B, "User:b")): {B}}
-    assert (delta.added_acls, delta.removed_acls) == ([(B, binding_of(acl(B, "User:b")))], [A])
+    assert (list(delta.added_acls), list(delta.removed_acls)) == ([(B, binding_of(acl(B, "User:b")))], [A])
     assert run_to_end(difference_in_steps(image, after)).acls == delta.acls == {A, B}
     # What nobody knows may be removed.
     same, delta = build(after, r.RemoveAccessControlEntryRecord(id=A))
-    assert (same.acls, delta.added_acls) == (after.acls, [])
+    assert (same.acls, list(delta.added_acls)) == (after.acls, [])

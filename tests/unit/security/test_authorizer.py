@@ -1,15 +1,24 @@
 """StandardAuthorizer: the rules of deciding, one by one; a model that knows them all is in tests/property."""
 
+from unittest.mock import patch
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ottla.config.errors import ConfigError
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
+from ottla.security import authorizer as module
 from ottla.security.acls import AclBinding, AclOperation, AclPermissionType, PatternType, ResourceType
 from ottla.security.authorizer import (
     MAX_KEPT_DECISIONS,
     MAX_KEPT_NAME_LENGTH,
+    STANDARD,
+    CustomAuthorizer,
     Decisions,
     StandardAuthorizer,
+    make_authorizer,
     parse_super_users,
 )
 from ottla.security.principal import KafkaPrincipal
@@ -334,3 +343,209 @@ def test_a_denial_is_told_of_once_until_the_rules_change() -> None:
     judge.apply(())
     assert not kept.allows(READ, TOPIC, "orders")
     assert kept.is_news(READ, TOPIC, "orders")
+
+
+# ---- by the configuration -----------------------------------------------------------------------------------
+
+
+def test_kafkas_own_is_known_by_its_name() -> None:
+    made = make_authorizer(
+        f" {STANDARD} ",
+        {"super.users": "User:CN=a,OU=b; User:root;", "allow.everyone.if.no.acl.found": " TRUE "},
+    )
+    assert type(made) is StandardAuthorizer
+    assert may(made)
+    assert may(made, principal=KafkaPrincipal("User", "CN=a,OU=b"))
+    made.apply([(acl_id(1), rule("*", ALL, DENY, principal="User:*"))])
+    assert not may(made)
+    assert may(made, principal=KafkaPrincipal("User", "CN=a,OU=b"))
+
+
+@pytest.mark.parametrize("path", [None, "", " "])
+def test_without_a_class_nobody_is_judged(path: str | None) -> None:
+    assert make_authorizer(path, {}) is None
+
+
+class Office:
+    """Lets everybody in who is called like the topic, and counts how often it is asked."""
+
+    version = 3
+
+    def configure(self, configs: dict[str, str]) -> None:
+        self.asked = 0
+        self.settings = configs
+
+    def authorize(
+        self, principal: KafkaPrincipal, host: str, operation: AclOperation, kind: ResourceType, name: str
+    ) -> bool:
+        self.asked += 1
+        if name == "broken":
+            raise ValueError("no idea")
+        return principal.name == name
+
+
+class Own(StandardAuthorizer):
+    """Kafka's, and bob may all the same."""
+
+    def authorize(
+        self,
+        principal: KafkaPrincipal,
+        host: str,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str,
+    ) -> bool:
+        return principal == BOB or super().authorize(principal, host, operation, resource_type, name)
+
+
+class Nothing:
+    """Cannot be asked."""
+
+
+class Unfinished:
+    def configure(self, configs: dict[str, str]) -> None:
+        raise KeyError("office.door")
+
+
+def test_a_class_of_ones_own(caplog: pytest.LogCaptureFixture) -> None:
+    made = make_authorizer(f"{__name__}.Office", {"office.door": "open"})
+    assert isinstance(made, CustomAuthorizer)
+    assert not made.decides_by_acls
+    asked = (HOST, READ, TOPIC)
+    assert made.authorize(ALICE, *asked, "alice")
+    assert not made.authorize(ALICE, *asked, "bob")
+    assert made.explain(ALICE, *asked, "alice") == (True, None, "Office says so")
+    assert not made.authorize_by_resource_type(ALICE, *asked)
+    office = made._inner
+    assert office.settings == {"office.door": "open"}
+    # What it says is kept until its version changes.
+    about, before = Decisions(made, ALICE, HOST), office.asked
+    assert all(about.allows(READ, TOPIC, "alice") for _ in range(3))
+    assert office.asked == before + 1
+    office.version = 4
+    assert about.allows(READ, TOPIC, "alice")
+    assert office.asked == before + 2
+    # An exception is no permission, and is told once.
+    assert not made.authorize(ALICE, *asked, "broken")
+    assert not made.explain(ALICE, *asked, "broken").allowed
+    assert len(caplog.messages) == 1
+    assert "no idea" in caplog.messages[0]
+
+
+def test_without_a_version_nothing_is_kept() -> None:
+    made = make_authorizer(f"{__name__}:Office", {})
+    assert made is not None
+    del type(made._inner).version
+    try:
+        about = Decisions(made, ALICE, HOST)
+        assert all(about.allows(READ, TOPIC, "alice") for _ in range(3))
+        assert made._inner.asked == 3
+    finally:
+        Office.version = 3
+
+
+def test_what_is_said_that_is_no_yes_is_a_no() -> None:
+    class Vague:
+        def authorize(self, *asked: object) -> object:
+            return "perhaps"
+
+    assert not CustomAuthorizer(Vague()).authorize(ALICE, HOST, READ, TOPIC, "t")
+
+
+def test_one_that_inherits_is_given_rules() -> None:
+    made = make_authorizer(f"{__name__}.Own", {"super.users": "User:root"})
+    assert isinstance(made, Own)
+    assert made.decides_by_acls
+    assert made.authorize(BOB, HOST, READ, TOPIC, "t")
+    assert not made.authorize(ALICE, HOST, READ, TOPIC, "t")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("kafka.security.authorizer.AclAuthorizer", "No module named"),
+        ("Authorizer", "no module is named"),
+        (f"{__name__}.Missing", "has no attribute 'Missing'"),
+        (f"{__name__}.Nothing", "the class has no method authorize"),
+        (f"{__name__}.Unfinished", "office.door"),
+    ],
+)
+def test_what_is_no_authorizer_keeps_the_node_from_starting(path: str, words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        make_authorizer(path, {})
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert refused.value.key == "authorizer.class.name"
+
+
+def test_super_users_that_are_none_keep_it_too() -> None:
+    with pytest.raises(ConfigError, match="principalType:principalName"):
+        make_authorizer(STANDARD, {"super.users": "admin"})
+
+
+# ---- loading, and changes that take a while -----------------------------------------------------------------
+
+
+def test_while_rules_are_loaded_only_super_users_are_judged() -> None:
+    judge = authorizer(rule(), allow_everyone=True)
+    about = Decisions(judge, ALICE, HOST)
+    assert about.allows(READ, TOPIC, "orders")
+    judge.begin_loading()
+    assert judge.authorize(KafkaPrincipal("User", "root"), HOST, READ, TOPIC, "orders")
+    for ask in (
+        lambda: judge.authorize(ALICE, HOST, READ, TOPIC, "orders"),
+        lambda: judge.authorize_by_resource_type(ALICE, HOST, READ, TOPIC),
+        lambda: about.allows(READ, TOPIC, "orders"),
+    ):
+        with pytest.raises(KafkaError) as refused:
+            ask()
+        assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert judge.explain(ALICE, HOST, READ, TOPIC, "orders") == (False, None, "the rules are not loaded yet")
+    judge.complete_initial_load()
+    assert about.allows(READ, TOPIC, "orders")
+
+
+RULES = st.builds(
+    rule,
+    st.sampled_from(["orders", "or", "*"]),
+    st.sampled_from([READ, WRITE, ALL]),
+    st.sampled_from([ALLOW, DENY]),
+    pattern=st.sampled_from([LITERAL, PREFIXED]),
+    principal=st.sampled_from(["User:alice", "User:bob", "User:*"]),
+)
+
+
+@given(
+    st.lists(RULES, max_size=6),
+    st.lists(RULES, max_size=6),
+    st.sets(st.integers(0, 9)),
+    st.booleans(),
+)
+def test_in_the_middle_of_a_change_nobody_may_what_they_may_neither_before_nor_after(
+    before: list[AclBinding], new: list[AclBinding], removed: set[int], allow_everyone: bool
+) -> None:
+    """Also where a rule takes the place of another, under its id; and nobody is refused that is not before or after.
+
+    Except where resources without rules are everybody's: the first rule about one shuts out whom the next lets in.
+    """
+    judge = authorizer(*before, allow_everyone=allow_everyone)
+    change = ([(acl_id(number + 3), each) for number, each in enumerate(new)], [acl_id(n) for n in removed])
+    after = authorizer(*before, allow_everyone=allow_everyone)
+    after.apply(*change)
+    old = decisions_of(judge)
+    with patch.object(module, "RULES_PER_STEP", 1):
+        seen = [decisions_of(judge) for _ in judge.apply_in_steps(*change)]
+    ends = decisions_of(after)
+    assert decisions_of(judge) == ends
+    for middle in seen:
+        for now, earlier, later in zip(middle, old, ends, strict=True):
+            assert now in (earlier, later) or (allow_everyone and not now)
+
+
+def decisions_of(judge: StandardAuthorizer) -> list[bool]:
+    return [
+        judge.authorize(principal, HOST, operation, TOPIC, name)
+        for operation in (READ, WRITE, DESCRIBE)
+        for name in ("orders", "or", "x")
+        for principal in (ALICE, BOB)
+    ]

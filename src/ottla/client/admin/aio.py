@@ -7,7 +7,7 @@ of the whole operation is raised. `request` (from AsyncClient) sends anything el
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ottla.client.admin import groups, transactions, users
+from ottla.client.admin import acls, groups, transactions, users
 from ottla.client.admin.types import (
     CONFIG_TYPES,
     ActiveProducer,
@@ -130,6 +130,12 @@ class AsyncAdmin(AsyncClient):
     abort_open_transaction = transactions.abort_open_transaction
     describe_features = transactions.describe_features
     update_features = transactions.update_features
+
+    # -- access rules (ottla.client.admin.acls) -------------------------------------------------------
+
+    describe_acls = acls.describe_acls
+    create_acls = acls.create_acls
+    delete_acls = acls.delete_acls
 
     # -- users (ottla.client.admin.users) -------------------------------------------------------------
 

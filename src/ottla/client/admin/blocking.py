@@ -33,6 +33,7 @@ from ottla.client.offsets import OffsetAndMetadata, OffsetAndTimestamp
 from ottla.client.transaction.messages import TransactionDescription, TransactionListing
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.security.acls import AclBinding, AclBindingFilter
 
 
 class Admin(Blocking):
@@ -172,6 +173,19 @@ class Admin(Blocking):
 
     def update_features(self, levels: Mapping[str, int], **more: Any) -> None:
         self._run(self._twin.update_features(levels, **more))
+
+    # Access rules: see ottla.client.admin.acls.
+
+    def describe_acls(self, wanted: AclBindingFilter = AclBindingFilter()) -> list[AclBinding]:  # noqa: B008 - a value
+        return self._run(self._twin.describe_acls(wanted))
+
+    def create_acls(self, bindings: Sequence[AclBinding]) -> dict[AclBinding, KafkaError | None]:
+        return self._run(self._twin.create_acls(bindings))
+
+    def delete_acls(
+        self, filters: Sequence[AclBindingFilter]
+    ) -> dict[AclBindingFilter, list[AclBinding] | KafkaError]:
+        return self._run(self._twin.delete_acls(filters))
 
     # Users: see ottla.client.admin.users.
 

@@ -1,8 +1,9 @@
 """Access rules: DescribeAcls, CreateAcls, DeleteAcls (Kafka's AclApis).
 
 Describing is answered from the image, by brokers and controllers alike; the rest is the controller's to decide. Without
-an authorizer rules would have no effect, and nothing is shown or changed: SECURITY_DISABLED. A request that names what
-not even its sender knows, by the number 0, is none that Kafka can read: it loses its connection.
+an authorizer, or with one that does not decide by them, rules would have no effect, and nothing is shown or changed:
+SECURITY_DISABLED. A request that names what not even its sender knows, by the number 0, is none that Kafka can read: it
+loses its connection.
 """
 
 from typing import Final, TypeVar
@@ -44,7 +45,7 @@ async def describe_acls(ctx: Context, request: DescribeAclsRequest) -> DescribeA
     _check_known(
         request.resource_type_filter, request.pattern_type_filter, request.operation, request.permission_type
     )
-    if ctx.node.authorizer is None:
+    if not _has_rules(ctx):
         raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
     wanted = acl_filter(
         request.resource_type_filter,
@@ -125,8 +126,13 @@ async def _answer(ctx: Context, response: T, rules: int) -> T | Encoded:
 
 def _check_enabled(ctx: Context) -> None:
     """Whoever decides says it: a controller elsewhere has its own settings."""
-    if ctx.decided_here and ctx.node.authorizer is None:
+    if ctx.decided_here and not _has_rules(ctx):
         raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
+
+
+def _has_rules(ctx: Context) -> bool:
+    """Is there an authorizer, and one that decides by rules?"""
+    return ctx.node.authorizer is not None and ctx.node.authorizer.decides_by_acls
 
 
 def _check_known(*codes: int) -> None:

@@ -6,6 +6,8 @@ not with a token, or whoever had one could have the next for ever.
 """
 
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from ottla.controller.access.delegation_token_control import (
@@ -17,7 +19,8 @@ from ottla.controller.access.delegation_token_control import (
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.time_slice import Steps, TimeSlice
-from ottla.security.delegation_tokens import ERROR_TIMESTAMP, TokenHmacs, may_see
+from ottla.security.acls import AclOperation, ResourceType
+from ottla.security.delegation_tokens import ERROR_TIMESTAMP, Token, TokenHmacs, may_see
 from ottla.security.principal import ANONYMOUS, USER, KafkaPrincipal
 from ottla.server.context import Context
 from ottla.server.limits import MAX_DECIDED_ELEMENTS
@@ -140,6 +143,10 @@ async def create_delegation_token(
         return created_error(ctx.version, ErrorCode.INVALID_PRINCIPAL_TYPE, requester, requester)
     if not may_ask_for_tokens(ctx):
         return created_error(ctx.version, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, owner, requester)
+    if owner[:2] != requester[:2] and not ctx.authorize(
+        AclOperation.CREATE_TOKENS, ResourceType.USER, str(owner)
+    ):
+        return created_error(ctx.version, ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED, owner, requester)
     if not ctx.on_controller_listener and any(each.principal_type != USER for each in request.renewers):
         return created_error(ctx.version, ErrorCode.INVALID_PRINCIPAL_TYPE, owner, requester)
     response = await ctx.controller.create_delegation_token(request, ctx.decision(request))
@@ -191,7 +198,9 @@ async def describe_delegation_token(
     owners = None
     if request.owners is not None:
         owners = {f"{owner.principal_type}:{owner.principal_name}" for owner in request.owners}
-    steps = described_tokens(ctx.node.image(), ctx.sender.principal, owners, TokenHmacs(secret_key))
+    steps = described_tokens(
+        ctx.node.image(), ctx.sender.principal, owners, TokenHmacs(secret_key), partial(_may_describe, ctx)
+    )
     tokens = await TimeSlice().run(steps)
     if ctx.version < REQUESTER_SINCE:
         for token in tokens:
@@ -199,13 +208,24 @@ async def describe_delegation_token(
     return DescribeDelegationTokenResponse(tokens=tokens)
 
 
+def _may_describe(ctx: Context, token: Token) -> bool:
+    """A token of others: by itself, or because of whose it is."""
+    return ctx.authorize(
+        AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.token_id, log_if_denied=False
+    ) or ctx.authorize(AclOperation.DESCRIBE_TOKENS, ResourceType.USER, token.owner, log_if_denied=False)
+
+
 def described_tokens(
-    image: ClusterImage, principal: KafkaPrincipal, owners: set[str] | None, hmacs: TokenHmacs
+    image: ClusterImage,
+    principal: KafkaPrincipal,
+    owners: set[str] | None,
+    hmacs: TokenHmacs,
+    permitted: Callable[[Token], bool],
 ) -> Steps[list[DescribedDelegationToken]]:
-    """Without an authorizer everybody may see every token."""
+    """Those of others as far as that is `permitted`."""
     found = []
     for count, token in enumerate(image.delegation_tokens.values(), 1):
-        if may_see(token, principal, owners, permitted=lambda _: True):
+        if may_see(token, principal, owners, permitted):
             owner, requester = _principal(token.owner), _principal(token.requester)
             found.append(
                 DescribedDelegationToken(

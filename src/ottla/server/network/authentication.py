@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, Protocol
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.security.principal import KafkaPrincipal
 from ottla.security.sasl.mechanisms import SaslError, SaslServer
-from ottla.server.network.connection import Connection
+from ottla.server.network.connection import Connection, Principals
 from ottla.server.network.output import Answer, Reply
 from ottla.wire.codec import decode
 from ottla.wire.framing import API_VERSIONS, RequestHeader, decode_request_header, encode_response
@@ -68,9 +68,12 @@ class SaslListener(Protocol):
 class SaslServerAuthenticator:
     """Serves a connection until it has proved who it is, and passes its requests on from then on."""
 
-    def __init__(self, connection: Connection, listener: SaslListener) -> None:
+    def __init__(
+        self, connection: Connection, listener: SaslListener, principals: Principals | None = None
+    ) -> None:
         self._connection = connection
         self._listener = listener
+        self._principals = principals
         self._monotonic = connection.host.monotonic
         self._asked_versions = False
         self._mechanism = ""
@@ -158,7 +161,7 @@ class SaslServerAuthenticator:
     def _complete(self, exchange: SaslServer) -> int:
         """For how long it is served now; 0 if for ever."""
         connection, listener = self._connection, self._listener
-        principal = listener.principal_of(self._mechanism, exchange)
+        principal = self._principal_of(exchange)
         if self._reauthenticating and principal[:2] != connection.principal[:2]:
             words = (
                 "Cannot change principals during re-authentication from "
@@ -179,6 +182,15 @@ class SaslServerAuthenticator:
         connection.must_be_ready_by = float("inf")
         connection.serve_by(self._serve)
         return min(ends_after_ms, default=0)
+
+    def _principal_of(self, exchange: SaslServer) -> KafkaPrincipal:
+        principal = self._listener.principal_of(self._mechanism, exchange)
+        if self._principals is None:
+            return principal
+        try:
+            return self._principals.build(self._connection, principal, sasl_mechanism=self._mechanism)
+        except KafkaError as error:
+            raise SaslError(self._mechanism, str(error)) from None
 
     # ---- failing --------------------------------------------------------------------------------------------
 

@@ -38,7 +38,13 @@ from ottla.model.errors import KafkaError
 from ottla.model.tasks import guarded, report, spawn
 from ottla.model.time_slice import PacedCalls
 from ottla.security.authorizer import Decisions
-from ottla.security.principal import ANONYMOUS, KafkaPrincipal
+from ottla.security.principal import (
+    ANONYMOUS,
+    AuthenticationContext,
+    KafkaPrincipal,
+    KafkaPrincipalBuilder,
+    build_principal,
+)
 from ottla.server.network.frame_pool import FramePool, Lease
 from ottla.server.network.output import (
     Answer,
@@ -158,6 +164,34 @@ class Host(Protocol):
 
     def opened(self, connection: "Connection") -> bool: ...
     def closed(self, connection: "Connection") -> None: ...
+
+
+class Principals:
+    """Whom a listener's own `principal.builder.class` takes its clients for."""
+
+    def __init__(self, builder: KafkaPrincipalBuilder, listener_name: str, security_protocol: str) -> None:
+        self._builder = builder
+        self._listener_name = listener_name
+        self._security_protocol = security_protocol
+
+    def build(
+        self,
+        connection: "Connection",
+        principal: KafkaPrincipal,
+        *,
+        certificate: bytes | None = None,
+        sasl_mechanism: str | None = None,
+    ) -> KafkaPrincipal:
+        """Instead of whom Kafka takes it for; KafkaError if it is nobody."""
+        known = AuthenticationContext(
+            self._listener_name,
+            self._security_protocol,
+            connection.peer[0],
+            principal,
+            certificate,
+            sasl_mechanism,
+        )
+        return build_principal(self._builder, known)
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -26,14 +26,17 @@ from ottla.config.listeners import Listener as ListenerConfig
 from ottla.config.types import SECURITY_PROTOCOLS
 from ottla.metadata.registrations import Endpoint
 from ottla.model.clock import Clock
+from ottla.model.errors import KafkaError
 from ottla.model.tasks import spawn_restarting
 from ottla.security.channels import WITH_SASL, WITH_TLS
+from ottla.security.principal import BUILDER_CLASS, load_principal_builder
 from ottla.server.network.authentication import SaslListener, SaslServerAuthenticator
 from ottla.server.network.connection import (
     SHARED_BUFFER_BYTES,
     Connection,
     Dispatch,
     Listener,
+    Principals,
     RunningHandler,
     Turns,
     describe_handler,
@@ -227,6 +230,7 @@ class Acceptor:
         *,
         tls: TlsLayer | None = None,
         sasl: SaslListener | None = None,
+        principals: Principals | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.listener_name = listener_name
@@ -241,6 +245,7 @@ class Acceptor:
         self._connections = connections
         self._tls = tls
         self._sasl = sasl
+        self._principals = principals
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._backlog = BACKLOG
@@ -297,7 +302,7 @@ class Acceptor:
     def _accept(self) -> Connection:
         connection = Connection(self) if self._tls is None else TlsConnection(self, self._tls)
         if self._sasl is not None:
-            SaslServerAuthenticator(connection, self._sasl)
+            SaslServerAuthenticator(connection, self._sasl, self._principals)
         return connection
 
     def stop(self) -> None:
@@ -308,7 +313,16 @@ class Acceptor:
         self._sockets.clear()
 
     def opened(self, connection: Connection) -> bool:
-        return self._connections.admit(connection)
+        if not self._connections.admit(connection):
+            return False
+        if self._principals is not None and self._tls is None and self._sasl is None:
+            try:
+                connection.principal = self._principals.build(connection, connection.principal)
+            except KafkaError as error:
+                log.warning("%s: %s", connection.name, error)
+                self._connections.forget(connection)
+                return False
+        return True
 
     def closed(self, connection: Connection) -> None:
         self._connections.forget(connection)
@@ -370,6 +384,7 @@ class SocketServer:
     async def _bind(self, listener: ListenerConfig) -> Acceptor:
         config = self._config
         kind = Listener.CONTROLLER if listener.name in config.controller_listener_names else Listener.BROKER
+        principals = self._principals(listener)
         host = Acceptor(
             listener.name,
             kind,
@@ -378,8 +393,9 @@ class SocketServer:
             self._shared,
             config.for_listener(listener.name, "socket.request.max.bytes"),
             monotonic,
-            tls=await self._tls(listener) if listener.security_protocol in WITH_TLS else None,
+            tls=await self._tls(listener, principals) if listener.security_protocol in WITH_TLS else None,
             sasl=self._sasl(listener) if listener.security_protocol in WITH_SASL else None,
+            principals=principals,
         )
         bind = partial(
             host.bind, listener.host, backlog=self._backlog(), options=self._options(listener.name)
@@ -396,7 +412,12 @@ class SocketServer:
                 raise ConfigError(_cannot_listen(listener, error), "listeners") from error
         return host
 
-    async def _tls(self, listener: ListenerConfig) -> TlsLayer:
+    def _principals(self, listener: ListenerConfig) -> Principals | None:
+        path = self._config.for_listener(listener.name, BUILDER_CLASS)
+        builder = load_principal_builder(path, self._config.static)
+        return None if builder is None else Principals(builder, listener.name, listener.security_protocol)
+
+    async def _tls(self, listener: ListenerConfig, principals: Principals | None) -> TlsLayer:
         if self._sealed is None or self._handshakes is None:
             self._sealed = sealed_buffer()
             self._handshakes = Handshakes(asyncio.get_running_loop())
@@ -404,7 +425,7 @@ class SocketServer:
 
         # Stores are files, and keys may take long to be had from their passwords.
         identity = await asyncio.to_thread(ListenerTls, self._config, listener.name)
-        return TlsLayer(identity, self._handshakes, self._sealed)
+        return TlsLayer(identity, self._handshakes, self._sealed, principals)
 
     def _sasl(self, listener: ListenerConfig) -> SaslListener:
         from ottla.server.network.channel_builders import ListenerSasl
@@ -429,9 +450,12 @@ class SocketServer:
         }
         return {option: size for option, size in sizes.items() if size > 0}
 
-    async def serve(self, kind: Listener, dispatch: Dispatch) -> None:
-        """Begin to answer on the listeners of a kind: `dispatch` takes their frames."""
+    async def serve(self, kind: Listener, dispatch: Dispatch, names: Iterable[str] | None = None) -> None:
+        """Begin to answer on the listeners of a kind, or on those of them with these names: `dispatch` takes frames."""
+        wanted = None if names is None else set(names)
         for host in self._of(kind):
+            if wanted is not None and host.listener_name not in wanted:
+                continue
             host.dispatch = dispatch
             try:
                 await host.start()

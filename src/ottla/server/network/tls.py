@@ -27,7 +27,7 @@ from ottla.model.errors import KafkaError
 from ottla.model.tasks import guarded
 from ottla.security.principal import KafkaPrincipal
 from ottla.server.network.authentication import AUTHENTICATION_S
-from ottla.server.network.connection import Connection, Host
+from ottla.server.network.connection import Connection, Host, Principals
 from ottla.server.network.output import IN_MEMORY, Output, Sending, SocketOutput
 
 # What is read at once, of all connections: some records of 16 KB.
@@ -104,6 +104,8 @@ class TlsLayer:
     handshakes: Handshakes
     # The read buffer that all connections of one loop share, of what is still to be decrypted.
     sealed: memoryview
+    # Where somebody else says who a client is.
+    principals: Principals | None = None
 
 
 class TlsConnection(Connection):
@@ -171,6 +173,8 @@ class TlsConnection(Connection):
         try:
             if certificate is not None:
                 self.principal = self._layer.identity.principal_of(certificate)
+            if self._layer.principals is not None and self.is_authenticated:
+                self.principal = self._layer.principals.build(self, self.principal, certificate=certificate)
         except KafkaError as error:
             self.close(str(error))
             return

@@ -5,12 +5,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.support.authorizers import judging, rule
 from tests.support.controller_node import ControllerNode
 
 from ottla.metadata import records as r
 from ottla.metadata.delta import ImageBuilder
 from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.security.acls import AclOperation, ResourceType
 from ottla.security.delegation_tokens import TokenHmacs
 from ottla.security.principal import ANONYMOUS, KafkaPrincipal
 from ottla.server import handlers
@@ -250,6 +252,46 @@ def test_tokens_are_shown_by_owner() -> None:
         assert await shown(node, "OPEN", everybodys=True) == (NOT_ALLOWED, set())
 
     run(work, **PROTECTED, **{"delegation.token.secret.key": KEY})
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind", "name", "seen"),
+    [
+        (AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN, "of-bob", {"of-bob"}),
+        (AclOperation.DESCRIBE_TOKENS, ResourceType.USER, "User:bob", {"of-bob"}),
+        (AclOperation.DESCRIBE_TOKENS, ResourceType.USER, "User:carol", set()),
+        (AclOperation.CREATE_TOKENS, ResourceType.USER, "User:bob", set()),
+    ],
+)
+def test_with_an_authorizer_ones_own_and_those_one_may_describe(
+    operation: AclOperation, kind: ResourceType, name: str, seen: set[str]
+) -> None:
+    async def work(node: ControllerNode) -> None:
+        node.image = TOKENS
+        node.services.authorizer = judging(rule(operation, name, kind=kind))
+        own = {"of-alice", "of-carol"}
+        assert await shown(node, "CLIENTS", everybodys=True) == (0, own | seen)
+        assert await shown(node, "CLIENTS", "bob") == (0, {"of-alice"} | seen)
+
+    run(work, **PROTECTED, **{"delegation.token.secret.key": KEY})
+
+
+@pytest.mark.parametrize("listener", ["CLIENTS", "CONTROLLER"])
+def test_a_token_for_another_needs_a_right(listener: str) -> None:
+    async def work(node: ControllerNode) -> None:
+        asked = creating(owner_principal_type="User", owner_principal_name="carol")
+        for name, code in (("User:carol", 0), ("User:dora", ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED)):
+            node.controller.asked.clear()
+            node.services.authorizer = judging(rule(AclOperation.CREATE_TOKENS, name, kind=ResourceType.USER))
+            answer = await users.create_delegation_token(context(node, listener), asked)
+            assert answer.error_code == code
+            assert len(node.controller.asked) == (0 if code else 1)
+        # One's own needs none.
+        assert (await users.create_delegation_token(context(node, listener), creating())).error_code == 0
+        own = creating(owner_principal_type="User", owner_principal_name="alice")
+        assert (await users.create_delegation_token(context(node, listener), own)).error_code == 0
+
+    run(work, **PROTECTED)
 
 
 def test_without_a_key_none_are_shown() -> None:
