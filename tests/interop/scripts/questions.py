@@ -624,7 +624,8 @@ def create_acls(a: Asking) -> dict[str, Body]:
 
 @about(31)
 def delete_acls(a: Asking) -> dict[str, Body]:
-    return {"somebody's": {"filters": [acls.matching(principal_filter="User:never")]}}
+    filters = [acls.matching(principal_filter=f"User:{name}") for name in ("never", "made")]
+    return {"somebody's": {"filters": filters}}
 
 
 @about(48)
@@ -644,10 +645,8 @@ def alter_quotas(a: Asking) -> dict[str, Body]:
 
 @about(50)
 def describe_scram(a: Asking) -> dict[str, Body]:
-    return {
-        "somebody": {"users": [{"name": "scram-somebody"}, {"name": "scram-nobody"}]},
-        "all": {"users": None},
-    }
+    # Not of everybody: Apache never answers that to who may not ask.
+    return {"somebody": {"users": [{"name": "scram-somebody"}, {"name": "scram-nobody"}]}}
 
 
 @about(51)

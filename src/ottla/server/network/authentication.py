@@ -230,7 +230,6 @@ class SaslServerAuthenticator:
             )
         return connection.host.dispatch(connection, view, start, stop)
 
-
     def _may_begin_again(self) -> bool:
         """Where sessions do not end nobody proves twice who they are: the handshake is served as any other request."""
         return self._session_ends is not None and self._monotonic() - self._began >= MIN_REAUTHENTICATION_S
