@@ -45,7 +45,7 @@ KNOWN_DIFFERENCES: list[Difference] = [
         title="A topic that may not be seen has no id in AlterShareGroupOffsets",
         label=r"^broker alter_share_group_offsets v0: ghost, ",
         path=r"responses\[\d+\]\.topic_id",
-        reason="Apache answers TOPIC_AUTHORIZATION_FAILED with the topic's id if there is such a topic, and so tells that "
-        "there is; Ottla tells nobody who may not know.",
+        reason="Apache answers TOPIC_AUTHORIZATION_FAILED with the topic's id if there is such a topic, and so tells "
+        "that there is; Ottla tells nobody who may not know.",
     ),
 ]

@@ -210,10 +210,10 @@ def _ask(s: JudgedScript, way: str, asking: Asking, user: User, *, specimens: bo
 
 
 def _frames(asking: Asking, specimens: bool) -> dict[str, bytes]:
-    """By case; an API that has no questions of its own has specimens all the time."""
+    """By case; an API that has no questions of its own has a specimen all the time."""
     asked = asked_of(asking)
     if asking.api_key not in NO_SPECIMEN and (specimens or not asked):
-        for word in WORDS:
+        for word in WORDS if specimens else (SEEN,):
             asked[word] = specimen(
                 asking.api_key, asking.version, word, asking.ids[word], {**SPECIMEN_VALUES, "group_id": word}
             )
