@@ -168,12 +168,12 @@ def _create_rules(s: JudgedScript) -> None:
 
 
 def ask_all(s: JudgedScript, way: str, api: str) -> None:
-    """All questions of an API: by those whose rights matter to it in every version, by everybody in the newest."""
+    """All questions of an API: by those whose rights matter to it in every version, to a broker by all in the newest."""
     key = API_KEYS[api]
     s.listener = "broker" if way == "broker" else "controller"
     for version in s.versions(key):
         # What is deleted has to be made again each time.
-        everybody = version == s.newest(key) and way != "envelope" and key != DELETE_TOPICS
+        everybody = version == s.newest(key) and way == "broker" and key != DELETE_TOPICS
         ask_version(s, way, api, version, everybody=everybody)
 
 
