@@ -1,10 +1,10 @@
 """`python -m bench [part ...]`: Apache Kafka and Ottla side by side; a table on stdout, JSON into bench/out/.
 
 Parts: produce fetch latency start partitions tools stalls commits load heartbeats settle
-classic-heartbeats classic-settle classic-many transactions quorum replication spark spark-scale (all of these, if none
-is named), and spark-100m, which takes 12 GB of disk and is run only by name. `--quick` for a coarse look in a fraction
-of the time, `--apache-partitions` to put Apache through the ten thousand partitions too, `--only SECTION` (several
-times, if need be) for a section of `replication`.
+classic-heartbeats classic-settle classic-many transactions quorum replication security spark spark-scale (all of these,
+if none is named), and spark-100m, which takes 12 GB of disk and is run only by name. `--quick` for a coarse look in a
+fraction of the time, `--apache-partitions` to put Apache through the ten thousand partitions too, `--only SECTION`
+(several times, if need be) for a section of `replication` or `security`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from bench import (
     quorum,
     raw,
     replication,
+    security,
     spark,
     spark_scale,
     stalls,
@@ -54,11 +55,13 @@ PARTS: dict[str, Callable[..., None]] = {
     "transactions": transactions.transactions,
     "quorum": quorum.quorum,
     "replication": replication.replication,
+    "security": security.security,
     "spark": spark.spark,
     "spark-scale": spark_scale.scale,
     "spark-100m": spark_scale.hundred_million,
 }
 ONLY_BY_NAME = {"spark-100m"}
+SECTIONS = {"replication": replication.SECTIONS, "security": security.SECTIONS}
 PACKAGE = Path(ottla.__file__).parent
 
 
@@ -71,10 +74,10 @@ def main() -> None:
     parser.add_argument(
         "--only",
         action="append",
-        choices=list(replication.SECTIONS),
+        choices=[name for sections in SECTIONS.values() for name in sections],
         default=[],
         metavar="section",
-        help=f"of replication: {' '.join(replication.SECTIONS)}",
+        help="; ".join(f"of {part}: {' '.join(sections)}" for part, sections in SECTIONS.items()),
     )
     parser.add_argument(
         "--dir", type=Path, help="where the brokers keep their data (default: a temporary one)"
@@ -93,8 +96,8 @@ def main() -> None:
             more: dict[str, object] = {}
             if name == "partitions":
                 more = {"with_apache": options.apache_partitions}
-            elif name == "replication":
-                more = {"only": options.only}
+            elif name in SECTIONS:
+                more = {"only": [section for section in options.only if section in SECTIONS[name]]}
             try:
                 PARTS[name](report, where / name, quick=options.quick, **more)
             except (AssertionError, OSError, subprocess.SubprocessError) as error:

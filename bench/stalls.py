@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.interop.ottla_node import OttlaNode
-from tests.interop.process import running, wait_until
+from tests.interop.process import ServerProcess, running, wait_until
 from tests.interop.scripts.batches import Batch, Rec
 from tests.interop.scripts.entities import encode_request
 
@@ -64,7 +64,7 @@ def row_of(name: str, found: dict[str, float] | None, idle: dict[str, float] | N
 
 
 @contextlib.contextmanager
-def light_load(server: OttlaNode) -> Iterator[None]:
+def light_load(server: ServerProcess) -> Iterator[None]:
     """Somebody else's small requests, for the length of the block."""
     create_topic(server, "light")
     produce = produce_frame("light", {0: batch_of(100, 100, now_ms())})

@@ -142,12 +142,16 @@ class ClusterNode(ServerProcess):
         paths = sorted(self.work_dir.glob("stalls-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
         return [json.loads(path.read_text()) for path in paths]
 
+    def client(self, timeout_s: float = 90.0, port: int | None = None) -> RawClient:
+        """A connection of somebody who may ask everything, to the brokers' listener unless a port is named."""
+        return RawClient(self, timeout_s=timeout_s, port=port)
+
     def is_ready(self) -> bool:
         """A broker lists itself; a controller answers at all (which of them leads is the quorum's matter)."""
         try:
             if self.is_broker:
                 return self.node_id in self.known_brokers()
-            with RawClient(self, timeout_s=5, port=self.controller_port) as client:
+            with self.client(timeout_s=5, port=self.controller_port) as client:
                 client.ask(18, 0, {})
                 return True
         except (OSError, ConnectionError):
@@ -155,20 +159,20 @@ class ClusterNode(ServerProcess):
 
     def known_brokers(self) -> dict[int, int]:
         """The brokers that this one tells its clients of: id and port."""
-        with RawClient(self, timeout_s=5) as client:
+        with self.client(timeout_s=5) as client:
             answer = client.ask(METADATA, 1, {"topics": []})
         return {broker["node_id"]: broker["port"] for broker in answer["brokers"]}
 
     def leaders(self, topic: str) -> list[int]:
         """Who leads each partition of a topic, as this broker tells it; -1 while nobody does."""
-        with RawClient(self) as client:
+        with self.client() as client:
             (row,) = client.ask(METADATA, 1, {"topics": [{"name": topic}]})["topics"]
         found = {part["partition_index"]: part["leader_id"] for part in row["partitions"]}
         return [found[partition] for partition in sorted(found)]
 
     def coordinator(self, kind: int, key: str) -> int:
         """The broker that coordinates a group, a transactional id or a share partition, as this one says; or -1."""
-        with RawClient(self) as client:
+        with self.client() as client:
             answer = client.ask(FIND_COORDINATOR, 6, {"key_type": kind, "coordinator_keys": [key]})
         found = answer["coordinators"][0]
         return int(found["node_id"]) if found["error_code"] == "none" else -1
@@ -182,7 +186,7 @@ class ClusterNode(ServerProcess):
         """The quorum as this controller sees it, if it leads; None otherwise."""
         wanted = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
         try:
-            with RawClient(self, timeout_s=5, port=self.controller_port) as client:
+            with self.client(timeout_s=5, port=self.controller_port) as client:
                 answer = client.ask(DESCRIBE_QUORUM, 2, {"topics": [wanted]})
         except (OSError, ConnectionError):
             return None
@@ -194,6 +198,8 @@ class ClusterNode(ServerProcess):
 
 class Cluster:
     """Nodes that know one another, started together, for as long as the `with` block."""
+
+    node_type = ClusterNode
 
     def __init__(
         self,
@@ -211,7 +217,7 @@ class Cluster:
         self.overrides = dict(overrides or {})
         self.voters_in_log = voters_in_log
         self.nodes = {
-            node_id: ClusterNode(self, node_id, kind, roles, directory)
+            node_id: self.node_type(self, node_id, kind, roles, directory)
             for node_id, (kind, roles) in nodes.items()
         }
         self.joining = set(joining)
@@ -380,7 +386,7 @@ class Cluster:
         assignments = [{"partition_index": i, "broker_ids": [leader]} for i, leader in enumerate(leaders)]
         topic = {"name": name, "num_partitions": -1, "replication_factor": -1, "configs": []}
         body = {"topics": [{**topic, "assignments": assignments}], "timeout": TIMEOUT_MS}
-        with RawClient(self[through] if through is not None else self.brokers()[0]) as client:
+        with (self[through] if through is not None else self.brokers()[0]).client() as client:
             answer = client.ask(CREATE_TOPICS, 7, body)
         assert answer["topics"][0]["error_code"] == "none", answer
         for node in self.brokers():
@@ -398,7 +404,7 @@ class Cluster:
         """The first of its replicas, in sync with the leader, is made the leader of a topic of one partition."""
         moved = {"name": topic, "partitions": [{"partition_index": 0, "replicas": replicas}]}
         elected = {"topic": topic, "partitions": [0]}
-        with RawClient(self.brokers()[0]) as client:
+        with self.brokers()[0].client() as client:
             body = {"timeout": TIMEOUT_MS, "topics": [moved]}
             answer = client.ask(ALTER_PARTITION_REASSIGNMENTS, 0, body)
             assert answer["responses"][0]["partitions"][0]["error_code"] == "none", answer

@@ -18,7 +18,7 @@ from tests.interop.apache import ApacheKafka, read_properties
 from tests.interop.ottla_node import OttlaNode
 from tests.interop.process import HOST, ServerProcess, free_ports, running
 from tests.interop.scripts.catalogue import SCRIPTS, SMOKE
-from tests.interop.scripts.compare import compare
+from tests.interop.scripts.compare import compare, only_served
 from tests.interop.scripts.differences import KNOWN_DIFFERENCES, MOST_KNOWN_DIFFERENCES
 from tests.interop.scripts.script import Ranges, Script, api_ranges
 
@@ -87,15 +87,6 @@ def recording(node: ServerProcess, ranges: Ranges, name: str) -> Script:
     finally:
         script.close()
     return script
-
-
-def only_served(record: dict[str, object], served: Ranges) -> dict[str, object]:
-    """ApiVersions: the keys that the subject serves; its ranges of those must be the reference's."""
-    for label, outcome in record.items():
-        if " api_versions " in label and isinstance(outcome, dict) and "api_keys" in outcome:
-            keys = served[label.split()[0]]
-            outcome["api_keys"] = [row for row in outcome["api_keys"] if row["api_key"] in keys]
-    return record
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import io
 import types
 import typing
 import uuid
+from collections.abc import Mapping
 from typing import Any
 
 from kio.serial import entity_writer
@@ -24,19 +25,22 @@ NUMBERS = {"acks": -1, "partition_max_bytes": 1000, "max_bytes": 1000, "num_part
 TEXTS = {"group_id": "a-group", "host": "127.0.0.1", "cluster_id": "", "log_dir": "/nowhere"}
 
 
-def specimen(api_key: int, version: int, topic: str, topic_id: uuid.UUID) -> bytes:
-    """A whole frame that asks something about the topic."""
+def specimen(
+    api_key: int, version: int, topic: str, topic_id: uuid.UUID, values: Mapping[str, Any] | None = None
+) -> bytes:
+    """A whole frame that asks something about the topic; `values` are texts and numbers by names of fields."""
     cls = request_type(api_key, max(version, 3) if api_key == 0 else version)
     body = io.BytesIO()
-    entity_writer(cls)(body, _Filler(topic, topic_id).entity(cls))
+    entity_writer(cls)(body, _Filler(topic, topic_id, values or {}).entity(cls))
     head = header_bytes(api_key, version, 7, "specimen", cls.__flexible__)
     return frame(head + body.getvalue())
 
 
 class _Filler:
-    def __init__(self, topic: str, topic_id: uuid.UUID) -> None:
+    def __init__(self, topic: str, topic_id: uuid.UUID, values: Mapping[str, Any]) -> None:
         self._topic = topic
         self._topic_id = topic_id
+        self._values = {**NUMBERS, **TEXTS, **values}
 
     def entity(self, cls: Any) -> Any:
         hints = typing.get_type_hints(cls)
@@ -55,7 +59,7 @@ class _Filler:
 
     def _scalar(self, name: str, hint: Any) -> Any:
         if issubclass(hint, datetime.timedelta):
-            return datetime.timedelta(milliseconds=10)
+            return datetime.timedelta(milliseconds=self._values.get(name, 10))
         if issubclass(hint, datetime.datetime):
             return EPOCH
         if issubclass(hint, uuid.UUID):
@@ -67,7 +71,7 @@ class _Filler:
         if issubclass(hint, bytes):
             return Batch().encode()
         if issubclass(hint, str):
-            return TEXTS.get(name, self._topic)
+            return self._values.get(name, self._topic)
         if issubclass(hint, float):
-            return hint(0.5)
-        return hint(NUMBERS.get(name, 0))
+            return hint(float(self._values.get(name, 0.5)))
+        return hint(self._values.get(name, 0))

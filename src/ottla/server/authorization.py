@@ -180,9 +180,9 @@ ACCESS: Final[dict[str, Access]] = {
     "AddRaftVoter": _cluster(ALTER),
     "RemoveRaftVoter": _cluster(ALTER),
     # --- who may do what, and how much
-    "DescribeAcls": _cluster(DESCRIBE),
-    "CreateAcls": _cluster(ALTER),
-    "DeleteAcls": _cluster(ALTER),
+    "DescribeAcls": _by_handler((DESCRIBE, CLUSTER)),
+    "CreateAcls": _by_handler((ALTER, CLUSTER)),
+    "DeleteAcls": _by_handler((ALTER, CLUSTER)),
     "DescribeClientQuotas": _cluster(DESCRIBE_CONFIGS),
     "AlterClientQuotas": _cluster(ALTER_CONFIGS),
     "DescribeUserScramCredentials": _cluster(DESCRIBE),

@@ -14,6 +14,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid
 from ottla.server.context import Services
 from ottla.wire.fast.produce import Endpoint
+from ottla.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from ottla.wire.messages.groups.classic import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -138,6 +139,30 @@ def _list_offsets(request: ListOffsetsRequest, code: ErrorCode) -> ListOffsetsRe
     )
 
 
+def _fetch(request: FetchRequest, code: ErrorCode) -> FetchResponse:
+    """From version 13 on, where topics have no names, the error of the whole is enough."""
+    return FetchResponse(
+        error_code=int(code),
+        responses=[
+            FetchableTopicResponse(
+                topic=topic.topic,
+                partitions=[
+                    PartitionData(
+                        partition_index=partition.partition,
+                        error_code=int(code),
+                        high_watermark=-1,
+                        aborted_transactions=[],
+                        records=b"",
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+            if topic.topic
+        ],
+    )
+
+
 def _offset_commit(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
     return OffsetCommitResponse(
         topics=refused_as_a_whole(
@@ -187,6 +212,7 @@ _SHAPES: dict[type, Callable[[Any, ErrorCode], Any]] = {
     MetadataRequest: _metadata,
     DescribeTopicPartitionsRequest: _describe_topic_partitions,
     ListOffsetsRequest: _list_offsets,
+    FetchRequest: _fetch,
     OffsetCommitRequest: _offset_commit,
     TxnOffsetCommitRequest: _txn_offset_commit,
     WriteTxnMarkersRequest: _write_txn_markers,

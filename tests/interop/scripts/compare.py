@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.interop.scripts.differences import KNOWN_DIFFERENCES, Difference
+from tests.interop.scripts.script import Ranges
 
 
 def differing(reference: Any, subject: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -38,6 +39,15 @@ def compare(reference: dict[str, Any], subject: dict[str, Any]) -> list[str]:
                 )
     lines += [f"{label}: only asked of the subject" for label in subject if label not in reference]
     return lines
+
+
+def only_served(record: dict[str, object], served: Ranges) -> dict[str, object]:
+    """ApiVersions: the keys that the subject serves; its ranges of those must be the reference's."""
+    for label, outcome in record.items():
+        if " api_versions " in label and isinstance(outcome, dict) and "api_keys" in outcome:
+            keys = served[label.split()[0]]
+            outcome["api_keys"] = [row for row in outcome["api_keys"] if row["api_key"] in keys]
+    return record
 
 
 def known_difference(label: str, path: str) -> Difference | None:

@@ -50,13 +50,20 @@ class Script:
         self, api_key: int, version: int, body: dict[str, Any], case: str, **header: Any
     ) -> dict[str, Any]:
         """Send one request and record its answer; returns it unmasked (empty if there was none)."""
+        request = encode_request(api_key, version, body, **header)
+        return self.put(api_key, version, request, case, header.get("correlation_id", 7))
+
+    def put(
+        self, api_key: int, version: int, request: bytes, case: str, correlation_id: int = 7
+    ) -> dict[str, Any]:
+        """As `ask`, with a request that is encoded already."""
         self.asked.add((self.listener, api_key, version))
         label = f"{self.listener} {api_key_map[api_key]} v{version}: {case}"
-        answer = self.exchange(encode_request(api_key, version, body, **header))
+        answer = self.exchange(request)
         if isinstance(answer, str):
             self.note(label, answer)
             return {}
-        decoded = self._decode(api_key, version, answer, header.get("correlation_id", 7))
+        decoded = self._decode(api_key, version, answer, correlation_id)
         self.note(label, masked(api_key, decoded, self.symbols))
         return decoded
 
@@ -80,16 +87,23 @@ class Script:
         self.record[unique] = outcome
 
     # Sockets.
+    @property
+    def who(self) -> str:
+        """Those of one name share a connection."""
+        return self.listener
+
     def connection(self) -> socket.socket:
         """The open connection to the current listener."""
-        if self.listener not in self._sockets:
-            self._sockets[self.listener] = self.fresh_connection()
-        return self._sockets[self.listener]
+        if self.who not in self._sockets:
+            self._sockets[self.who] = self.fresh_connection()
+        return self._sockets[self.who]
 
     def fresh_connection(self) -> socket.socket:
         """A new connection to the current listener."""
-        port = self.server.port if self.listener == "broker" else self.server.controller_port
-        return socket.create_connection((self.server.host, port), timeout=ANSWER_TIMEOUT_S)
+        if self.listener == "broker":
+            return self.server.connect(ANSWER_TIMEOUT_S)
+        at = (self.server.host, self.server.controller_port)
+        return socket.create_connection(at, timeout=ANSWER_TIMEOUT_S)
 
     def exchange(self, data: bytes) -> bytes | str:
         """One frame out, one in; "closed" or "no answer" otherwise, and then a new connection."""
@@ -106,7 +120,7 @@ class Script:
 
     def disconnect(self) -> None:
         """Drop the connection to the current listener."""
-        sock = self._sockets.pop(self.listener, None)
+        sock = self._sockets.pop(self.who, None)
         if sock is not None:
             sock.close()
 
@@ -159,10 +173,13 @@ class Script:
         return answer
 
 
-def api_ranges(server: ServerProcess) -> Ranges:
-    """What each listener of a server says in ApiVersions v0."""
+def api_ranges(server: ServerProcess, controller_port: int | None = None) -> Ranges:
+    """What each listener of a server says in ApiVersions v0; its controller's, or that of another process."""
     ranges: Ranges = {}
-    for listener, port in (("broker", server.port), ("controller", server.controller_port)):
+    for listener, port in (
+        ("broker", server.port),
+        ("controller", controller_port or server.controller_port),
+    ):
         with socket.create_connection((server.host, port), timeout=ANSWER_TIMEOUT_S) as sock:
             sock.sendall(encode_request(API_VERSIONS, 0, {}))
             rows = decode_response(API_VERSIONS, 0, receive_frame(sock))["api_keys"]

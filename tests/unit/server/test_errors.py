@@ -7,6 +7,7 @@ from ottla.server.errors import error_response
 from ottla.wire.codec import decode, encode
 from ottla.wire.messages.admin.cluster import DescribeClusterRequest
 from ottla.wire.messages.admin.topics import DeleteRecordsRequest
+from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from ottla.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -53,6 +54,19 @@ def test_list_offsets_names_it_at_every_partition(version: int) -> None:
     decoded, _ = decode(ListOffsetsResponse, encode(answer, version), version)
     found = decoded.topics[0].partitions
     assert [(p.partition_index, p.error_code, p.offset) for p in found] == [(0, ERROR, -1), (3, ERROR, -1)]
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_fetch_names_it_at_every_partition_whose_topic_has_a_name(version: int) -> None:
+    wanted = FetchPartition(partition=3, fetch_offset=0, partition_max_bytes=1)
+    named = version < 13
+    topic = FetchTopic(topic="a" if named else "", partitions=[wanted])
+    request = FetchRequest(max_wait_ms=0, min_bytes=0, topics=[topic])
+    answer = error_response(request, version, ERROR, None)
+    decoded, _ = decode(FetchResponse, encode(answer, version), version)
+    found = [(t.topic, p.partition_index, p.error_code) for t in decoded.responses for p in t.partitions]
+    assert found == ([("a", 3, ERROR)] if named else [])
+    assert decoded.error_code == (ERROR if version >= 7 else 0)
 
 
 def test_a_response_with_an_error_of_its_own_says_it_there() -> None:

@@ -57,7 +57,7 @@ def create_acls(
             wanted.operation,
             wanted.permission_type,
         )
-        result = m.AclCreationResult(error_message=None)
+        result = m.AclCreationResult(error_message="")
         try:
             check_new_acl(binding)
         except KafkaError as refusal:

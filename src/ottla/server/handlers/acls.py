@@ -13,7 +13,8 @@ from ottla.controller.result import ITEMS_PER_STEP
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.time_slice import Steps, TimeSlice
-from ottla.security.acls import AclBinding, AclBindingFilter, acl_filter
+from ottla.security.acls import AclBinding, AclBindingFilter, AclOperation, acl_filter
+from ottla.server.authorization import Access, check_access
 from ottla.server.context import Context
 from ottla.server.dispatch import Encoded
 from ottla.server.errors import CloseConnection
@@ -45,6 +46,7 @@ async def describe_acls(ctx: Context, request: DescribeAclsRequest) -> DescribeA
     _check_known(
         request.resource_type_filter, request.pattern_type_filter, request.operation, request.permission_type
     )
+    _require(ctx, AclOperation.DESCRIBE)
     if not _has_rules(ctx):
         raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
     wanted = acl_filter(
@@ -57,7 +59,7 @@ async def describe_acls(ctx: Context, request: DescribeAclsRequest) -> DescribeA
         request.permission_type,
     )
     resources = await TimeSlice().run(_described(ctx.node.image(), wanted))
-    response = DescribeAclsResponse(error_message=None, resources=resources)
+    response = DescribeAclsResponse(error_message="", resources=resources)
     return await _answer(ctx, response, sum(len(resource.acls) for resource in resources))
 
 
@@ -99,6 +101,7 @@ async def create_acls(ctx: Context, request: CreateAclsRequest) -> CreateAclsRes
     for acl in request.creations:
         _check_known(acl.resource_type, acl.resource_pattern_type, acl.operation, acl.permission_type)
         await time_slice.yield_to_loop()
+    _require(ctx, AclOperation.ALTER)
     _check_enabled(ctx)
     response = await ctx.controller.create_acls(request, ctx.decision(request))
     await ctx.caught_up()
@@ -112,6 +115,7 @@ async def delete_acls(ctx: Context, request: DeleteAclsRequest) -> DeleteAclsRes
     for acl in request.filters:
         _check_known(acl.resource_type_filter, acl.pattern_type_filter, acl.operation, acl.permission_type)
         await time_slice.yield_to_loop()
+    _require(ctx, AclOperation.ALTER)
     _check_enabled(ctx)
     response = await ctx.controller.delete_acls(request, ctx.decision(request))
     await ctx.caught_up()
@@ -133,6 +137,13 @@ def _check_enabled(ctx: Context) -> None:
 def _has_rules(ctx: Context) -> bool:
     """Is there an authorizer, and one that decides by rules?"""
     return ctx.node.authorizer is not None and ctx.node.authorizer.decides_by_acls
+
+
+def _require(ctx: Context, operation: AclOperation) -> None:
+    """After what cannot be parsed: 4.3.1 hangs up on that, whoever has sent it."""
+    authorizer = ctx.node.authorizer
+    if authorizer is not None:
+        check_access(ctx.decisions(authorizer), Access(cluster=(operation,)), ctx.header.api_key)
 
 
 def _check_known(*codes: int) -> None:

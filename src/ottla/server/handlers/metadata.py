@@ -214,7 +214,9 @@ async def _missing(
         if topic_name_problem(name) is None:
             legal.append(name)
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        encoded.append(encode_topic(ctx.version, error, name))
+        asks_operations = request.include_topic_authorized_operations
+        operations = ctx.authorized_operations(TOPIC, name) if asks_operations else NOT_ASKED
+        encoded.append(encode_topic(ctx.version, error, name, operations=operations))
         await time_slice.yield_to_loop()
     if legal and creates:
         ctx.node.topic_creation.auto_create(legal[:MAX_DECIDED_ELEMENTS], ctx.decision(request))

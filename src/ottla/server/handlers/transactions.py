@@ -83,7 +83,10 @@ def init_producer_id(
 ) -> Pending[InitProducerIdResponse] | Coroutine[Any, Any, InitProducerIdResponse]:
     """A fresh producer id, or that of a transactional id with its next epoch."""
     if ctx.node.authorizer is not None:
-        _require_producer(ctx, request)
+        try:
+            _require_producer(ctx, request)
+        except KafkaError as error:
+            return Pending.of(_refused(ctx, error))
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         return Pending.of(_refused(ctx, KafkaError(ErrorCode.INVALID_REQUEST)))
     if ctx.node.producer_ids.at_hand:

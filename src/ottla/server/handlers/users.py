@@ -23,6 +23,7 @@ from ottla.security.acls import AclOperation, ResourceType
 from ottla.security.delegation_tokens import ERROR_TIMESTAMP, Token, TokenHmacs, may_see
 from ottla.security.principal import ANONYMOUS, USER, KafkaPrincipal
 from ottla.server.context import Context
+from ottla.server.errors import says_errors_by_item
 from ottla.server.limits import MAX_DECIDED_ELEMENTS
 from ottla.server.network.connection import Listener
 from ottla.server.registry import handles
@@ -74,6 +75,25 @@ async def describe_user_scram_credentials(
     """Which mechanisms users have, and with how many iterations."""
     asked = [user.name for user in request.users or ()]
     return await TimeSlice().run(described_credentials(ctx.node.image(), asked))
+
+
+def _nothing_described(
+    request: DescribeUserScramCredentialsRequest, code: ErrorCode
+) -> DescribeUserScramCredentialsResponse:
+    """As Kafka does it: of the whole request and of each that is asked for, without a word and without their names."""
+    return DescribeUserScramCredentialsResponse(
+        error_code=int(code),
+        error_message=None,
+        results=[
+            DescribeUserScramCredentialsResult(
+                user="", error_code=int(code), error_message=None, credential_infos=[]
+            )
+            for _ in request.users or ()
+        ],
+    )
+
+
+says_errors_by_item(DescribeUserScramCredentialsRequest, _nothing_described)
 
 
 def described_credentials(

@@ -238,7 +238,7 @@ class SaslServerAuthenticator:
 
     def _serve(self, connection: Connection, view: memoryview, start: int, stop: int) -> Answer:
         (api_key,) = _API_KEY.unpack_from(view, start)
-        if api_key == _HANDSHAKE and self._monotonic() - self._began >= MIN_REAUTHENTICATION_S:
+        if api_key == _HANDSHAKE and self._may_begin_again():
             self._reauthenticating = True
             self._began = self._monotonic()
             connection.serve_by(self._authenticate)
@@ -249,6 +249,10 @@ class SaslServerAuthenticator:
                 f"the session of {connection.principal} has ended, and it has not proved again who it is",
             )
         return connection.host.dispatch(connection, view, start, stop)
+
+    def _may_begin_again(self) -> bool:
+        """Where sessions do not end nobody proves twice who they are: the handshake is served as any other request."""
+        return self._session_ends is not None and self._monotonic() - self._began >= MIN_REAUTHENTICATION_S
 
 
 class _OtherMechanism:

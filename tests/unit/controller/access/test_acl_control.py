@@ -84,7 +84,7 @@ def rules() -> Rules:
 
 
 def test_a_rule_is_written_once(rules: Rules) -> None:
-    ok = (0, None)
+    ok = (0, "")
     assert rules.create(creation(), creation(), creation("ord", resource_pattern_type=PREFIXED)) == [ok] * 3
     assert rules.create(creation(), creation(operation=WRITE)) == [ok] * 2
     assert rules.names == ["ord", "orders", "orders"]
@@ -136,7 +136,7 @@ def test_too_many_at_once(rules: Rules) -> None:
     # Those that are there, or are wrong, are not written and do not count.
     rules.create(creation("one-more"))
     assert set(rules.create(*many, creation("one-more"), creation(""))) == {
-        (0, None),
+        (0, ""),
         (ErrorCode.INVALID_REQUEST, "Invalid empty resource name"),
     }
     assert len(rules.names) == MAX_RECORDS_PER_USER_OP + 1

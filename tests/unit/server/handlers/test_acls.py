@@ -142,7 +142,7 @@ def test_describing_by_resource(listener: Listener) -> None:
         async def found(**more: Any) -> dict[str, list[tuple[str, int]]]:
             response = await describe_acls(on(node, listener), describing(**more))
             assert isinstance(response, DescribeAclsResponse)
-            assert (response.error_code, response.error_message) == (0, None)
+            assert (response.error_code, response.error_message) == (0, "")
             return {
                 resource.resource_name: sorted((acl.principal, acl.operation) for acl in resource.acls)
                 for resource in response.resources

@@ -12,7 +12,7 @@ from tests.unit.server.handlers.test_controller_authorization import HIDDEN, ORD
 
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import ZERO_UUID
-from ottla.security.acls import AclOperation, ResourceType, operation_bits
+from ottla.security.acls import NOT_ASKED, AclOperation, ResourceType, operation_bits
 from ottla.server import handlers
 from ottla.server.handlers.metadata import describe_cluster, describe_topic_partitions, metadata
 from ottla.wire.codec import decode
@@ -93,6 +93,8 @@ def test_a_topic_is_made_for_who_may_make_it(create: Any) -> None:
         response, made = ask(named("absent"), *rules)
         assert [topic.error_code for topic in response.topics] == [code]
         assert made == created
+        # Of one that there is not it is said too, but not where it is denied.
+        assert (response.topics[0].topic_authorized_operations == NOT_ASKED) is (code is DENIED)
 
 
 def test_what_may_be_done_with_the_cluster_is_told_to_who_may_describe_it() -> None:

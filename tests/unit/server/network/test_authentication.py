@@ -448,19 +448,29 @@ def test_as_somebody_else_or_in_another_way_it_fails() -> None:
             assert await client.is_closed()
         assert not server.served
 
-    run(scenario, Users())
+    run(scenario, whose_sessions_end())
 
 
-def test_nobody_proves_it_again_within_a_second() -> None:
+def whose_sessions_end() -> Users:
+    users = Users()
+    users.reauth_ms = 60_000
+    return users
+
+
+@pytest.mark.parametrize(("users", "seconds"), [(whose_sessions_end(), 0.5), (Users(), 5.0)])
+def test_nobody_proves_it_again_within_a_second_or_in_a_session_that_does_not_end(
+    users: Users, seconds: float
+) -> None:
     async def scenario(server: Server, connect: Connect) -> None:
         client = await connect()
         await client.handshake()
         await client.log_in()
+        server.clock += seconds
         client.writer.write(request_frame(SaslHandshakeRequest(mechanism="PLAIN"), 1, 7, "test"))
         assert await client.answer() == b"User:alice", "the broker's own handler answers"
         assert [key for key, _ in server.served] == [17]
 
-    run(scenario, Users())
+    run(scenario, users)
 
 
 class BrokenServer(SlowServer):
