@@ -72,7 +72,7 @@ class Dispatcher:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"api key {api_key} is not served here")
         if not route.min_version <= version <= route.max_version:
             return self._unsupported(connection, route, view, start, stop)
-        if self._quotas.measures_time and route.has_quota:
+        if self._quotas.measures_time and route.has_quota and not connection.is_of_node:
             return self._measured(connection, route, view, version, correlation_id, start, stop)
         if route.raw is not None:
             return route.raw(self._services, connection, view, version, correlation_id, start, stop)
@@ -89,14 +89,13 @@ class Dispatcher:
         stop: int,
     ) -> Answer:
         quotas = self._quotas
-        client = quotas.client_of(connection, view, start)
-        connection.is_exempt = False
+        client = quotas.client_of(connection, view, start, stop)
         began_ns = perf_counter_ns()
         if route.raw is not None:
             answer = route.raw(self._services, connection, view, version, correlation_id, start, stop)
         else:
             answer = self._decoded(connection, route, view, start, stop)
-        if connection.is_exempt:
+        if connection.is_of_node:
             return answer
         quotas.record_time_of(client, perf_counter_ns() - began_ns)
         if not iscoroutine(answer):
@@ -302,17 +301,21 @@ def _throttled(context: Context, route: Route, result: Any) -> Any:
 
     Of a forwarded request the broker's connection is not the client's: the broker does that, by what the answer says.
     """
-    quotas = context.node.quotas
+    quotas, connection = context.node.quotas, context.connection
     if not quotas.enabled or result is None:
         return result
     said_ms = getattr(result, "throttle_time_ms", 0)
     throttle_ms = said_ms
-    if quotas.measures_time and route.has_quota:
+    if (
+        quotas.measures_time
+        and route.has_quota
+        and not (connection.is_of_node and context.forwarded_for is None)
+    ):
         throttle_ms = max(throttle_ms, quotas.throttle_ms(context.sender.principal, context.header.client_id))
     if not throttle_ms:
         return result
-    if context.forwarded_for is None:
-        context.connection.throttle(throttle_ms)
+    if context.forwarded_for is None and not connection.is_of_node:
+        connection.throttle(throttle_ms)
     return result if throttle_ms == said_ms else _with_throttle_time(result, context.header, throttle_ms)
 
 

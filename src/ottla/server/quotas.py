@@ -11,8 +11,8 @@ long (KIP-219): the answer goes out at once and says it too. The arithmetic is i
 - Changes of topics are counted by the controller (ottla.controller.topics); its answer says how long to wait.
 
 Rules: where no quota is set a request costs one look at `enabled`. What nodes ask of each other (whatever needs
-CLUSTER_ACTION, and what followers fetch) is not limited. Quotas follow the committed metadata of the node, whatever its
-roles. Owned by the node, on its loop.
+CLUSTER_ACTION, and what followers fetch) is not limited, and a connection on which they do is always read. Quotas
+follow the committed metadata of the node, whatever its roles. Owned by the node, on its loop.
 """
 
 import asyncio
@@ -120,7 +120,7 @@ class QuotaManagers:
             if host in self._host_limits:
                 try:
                     address = str((await loop.getaddrinfo(host, None))[0][4][0])
-                except (OSError, UnicodeError) as error:
+                except (OSError, ValueError) as error:
                     log.warning("the quota of host %s is not applied: %s", ascii(host), error)
             before = self._host_addresses.pop(host, None)
             if before is not None:
@@ -140,8 +140,8 @@ class QuotaManagers:
 
     # --- who asks
 
-    def client_of(self, connection: Connection, view: memoryview, start: int) -> "ClientSensors":
-        """The quotas of whoever sent the request at view[start:]: nearly always who sent the one before."""
+    def client_of(self, connection: Connection, view: memoryview, start: int, stop: int) -> "ClientSensors":
+        """The quotas of whoever sent the request at view[start:stop]: nearly always who sent the one before."""
         known: ClientSensors | None = connection.quotas
         if (
             known is not None
@@ -151,12 +151,12 @@ class QuotaManagers:
             raw = known.raw
             if view[start + _CLIENT_ID_AT : start + _CLIENT_ID_AT + len(raw)] == raw:
                 return known
-        header, _ = decode_request_header(view, start, len(view))
+        header, _ = decode_request_header(view, start, stop)
         found = self.sensors_of(connection.principal, header.client_id)
-        length = 0 if header.client_id is None else len(header.client_id.encode())
+        begin, end = start + _CLIENT_ID_AT, start + _CLIENT_ID_AT + _LENGTH_BYTES
+        length = int.from_bytes(view[begin:end], "big", signed=True)
         if self._callback is None and length <= MAX_CLIENT_ID_LENGTH:
-            at = start + _CLIENT_ID_AT
-            found.raw = bytes(view[at : at + _LENGTH_BYTES + length])
+            found.raw = bytes(view[begin : end + max(length, 0)])
             found.version = self.clients.version
             connection.quotas = found
         return found
@@ -169,7 +169,7 @@ class QuotaManagers:
 
     def produced(self, connection: Connection, view: memoryview, start: int, stop: int, acks: int) -> int:
         """A produce request has come in: how long its client has to wait."""
-        client, now_ms, throttle_ms = self.client_of(connection, view, start), self._now_ms(), 0
+        client, now_ms, throttle_ms = self.client_of(connection, view, start, stop), self._now_ms(), 0
         if client.produce is not None:
             throttle_ms = client.produce.record_and_throttle_ms(stop - start, now_ms)
         if client.request is not None and acks:
@@ -180,9 +180,11 @@ class QuotaManagers:
 
     # --- fetch
 
-    def fetch_quota(self, connection: Connection, view: memoryview, start: int) -> "ClientSensors | None":
+    def fetch_quota(
+        self, connection: Connection, view: memoryview, start: int, stop: int
+    ) -> "ClientSensors | None":
         """What holds for a fetch that has come in, if it is a consumer's; None if nothing does."""
-        client = self.client_of(connection, view, start)
+        client = self.client_of(connection, view, start, stop)
         return None if client.fetch is None and client.request is None else client
 
     def fetched(

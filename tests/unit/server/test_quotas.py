@@ -77,7 +77,7 @@ def test_without_a_quota_nothing_is_asked() -> None:
     assert (world.quotas.enabled, world.quotas.measures_time) == (False, False)
     connection: Any = Connection()
     assert produced(world, connection, 10**9) == 0
-    assert world.quotas.fetch_quota(connection, request(), 4) is None
+    assert world.quotas.fetch_quota(connection, request(), 4, len(request())) is None
     assert world.quotas.share_fetched(world.quotas.sensors_of(ALICE, "app"), 10**9, 1) == 0
     assert connection.throttled == []
 
@@ -88,8 +88,8 @@ def test_a_change_holds_at_once() -> None:
     world.set("producer_byte_rate", 100.0, user="alice")
     assert (world.quotas.enabled, world.quotas.measures_time) == (True, False)
     assert produced(world, connection, 2_000) == 10_000
-    world.set("producer_byte_rate", 200.0, user="alice")
-    assert produced(world, connection, 0) == 0
+    world.set("producer_byte_rate", 300.0, user="alice")
+    assert produced(world, connection, 100) == 0
     world.set("producer_byte_rate", None, user="alice")
     assert not world.quotas.enabled
     assert produced(world, connection, 10**9) == 0
@@ -144,7 +144,7 @@ def test_acks_0_waits_for_bytes_and_not_for_time() -> None:
 
 
 def fetched(world: World, connection: Any, records_bytes: int, client_id: str = "app") -> int:
-    client = world.quotas.fetch_quota(connection, request(client_id), 4)
+    client = world.quotas.fetch_quota(connection, request(client_id), 4, len(request(client_id)))
     return 0 if client is None else world.quotas.fetched(connection, client, records_bytes, 1)
 
 
@@ -174,9 +174,9 @@ def test_a_fetch_waits_for_the_time_of_requests_too_and_then_counts_no_bytes() -
 def test_a_fetch_without_a_quota_of_its_own_is_as_large_as_it_likes() -> None:
     world, connection = World(), Connection()
     world.set("consumer_byte_rate", 1_000.0, user="bob")
-    assert world.quotas.fetch_quota(connection, request(), 4) is None  # type: ignore[arg-type]
+    assert world.quotas.fetch_quota(connection, request(), 4, len(request())) is None  # type: ignore[arg-type]
     world.set("request_percentage", 1.0, user="alice")
-    quota = world.quotas.fetch_quota(connection, request(), 4)  # type: ignore[arg-type]
+    quota = world.quotas.fetch_quota(connection, request(), 4, len(request()))  # type: ignore[arg-type]
     assert quota is not None
     assert quota.max_fetch_bytes == 2**31 - 1
     assert fetched(world, connection, 2**40) == 0
@@ -292,7 +292,7 @@ def test_the_client_is_who_the_request_says(names: tuple[str | None, ...]) -> No
         for frame in (request(name), encode_request(heartbeat, 4, 5, name)):
             view = memoryview(b"before" + frame)
             for _ in range(2):
-                found = world.quotas.client_of(connection, view, 10)  # type: ignore[arg-type]
+                found = world.quotas.client_of(connection, view, 10, len(view))  # type: ignore[arg-type]
                 assert (found.client_id, found.principal) == (name, ALICE)
                 assert (found.produce is None) == (name != "a")
     assert connection.quotas is None or len(connection.quotas.raw) < 300
@@ -303,7 +303,7 @@ def test_what_was_found_for_a_client_is_kept_until_something_changes() -> None:
     world.set("producer_byte_rate", 5.0, user="alice")
 
     def found() -> ClientSensors:
-        return world.quotas.client_of(connection, request(), 4)  # type: ignore[arg-type]
+        return world.quotas.client_of(connection, request(), 4, len(request()))  # type: ignore[arg-type]
 
     first = found()
     assert found() is first
@@ -409,7 +409,7 @@ def test_settings() -> None:
     assert clients.controller_mutation.windows == QuotaWindows(4, 5_000)
     assert (found.enabled, found.measures_time) == (True, True)
     connection: Any = Connection()
-    first, second = (found.client_of(connection, request(), 4) for _ in range(2))
+    first, second = (found.client_of(connection, request(), 4, len(request())) for _ in range(2))
     assert first is not second, "the operator's class is asked about each request"
     callback = found._callback
     assert isinstance(callback, Callback)

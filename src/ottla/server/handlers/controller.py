@@ -401,6 +401,7 @@ def envelope(ctx: Context, request: EnvelopeRequest) -> Pending[EnvelopeResponse
     broker may do this (CLUSTER_ACTION on the cluster): without an authorizer everybody counts as one. What is inside is
     judged for its sender.
     """
+    ctx.connection.is_of_node = True
     answer: Pending[EnvelopeResponse] = Pending()
     spawn(
         _serve_forwarded(ctx, request, answer),

@@ -120,7 +120,7 @@ def fetch(
     check_size(stop - start)
     offset = body_offset(view, start, stop, version >= FLEXIBLE_VERSION)
     one = read_one(view, version, offset, stop)
-    quota = services.quotas.fetch_quota(connection, view, start) if services.quotas.enabled else None
+    quota = services.quotas.fetch_quota(connection, view, start, stop) if services.quotas.enabled else None
     if one is not None:
         plain = answer_one(services, connection, one, version, correlation_id, quota)
         if plain is not None:
@@ -350,7 +350,7 @@ class DelayedFetch:
         self._quota = quota
         if quota is not None:
             if self._reader.is_follower:
-                self._quota, connection.is_exempt = None, True
+                self._quota, connection.is_of_node = None, True
             else:
                 self._max_bytes = min(self._max_bytes, quota.max_fetch_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)

@@ -212,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
         self.decisions: Decisions | None = None  # what the principal may do; see server/authorization.py
         self.audit: AuditLog | None = None  # where that is told, and who it is
         self.quotas: Any = None  # of its client, as they were found; see server/quotas.py
-        self.is_exempt = False  # of the request that is served: its time counts for no quota
+        self.is_of_node = False  # it has followed, or forwarded: its time counts for no quota
         self.last_active = host.monotonic()
         # When it is closed if it has not proved by then who it is.
         self.must_be_ready_by = float("inf")

@@ -294,16 +294,15 @@ class AcceptQueue:
             return self._connections.close_later(connection, closed_after_ms)
         if wait_ms:
             connection.throttle(wait_ms)
+        else:
+            connection.unmute()
         return True
 
     def _next(self) -> None:
         self._timer = None
         while self._waiting and self._timer is None:
             connection = self._waiting.popleft()
-            if not connection.is_open:
-                continue
-            connection.unmute()
-            if not self._let_in(connection):
+            if connection.is_open and not self._let_in(connection):
                 connection.close()
 
 

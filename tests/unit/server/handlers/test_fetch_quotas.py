@@ -32,7 +32,7 @@ class Limited(World):
 
     def client(self) -> Any:
         made = connection()
-        made.quotas, made.is_exempt, made.throttled = None, False, []
+        made.quotas, made.is_of_node, made.throttled = None, False, []
         made.throttle = made.throttled.append
         return made
 
@@ -142,7 +142,7 @@ def test_followers_have_no_quota(tmp_path: Path) -> None:
     by = world.client()
     answer = world.ask(asked(0), replica=FOLLOWER, session_epoch=-1, by=by)
     assert sum(records(answer)) > 50_000
-    assert (answer.throttle_time_ms, by.throttled, by.is_exempt) == (0, [], True)
+    assert (answer.throttle_time_ms, by.throttled, by.is_of_node) == (0, [], True)
     before = world.quotas.clients.fetch.record_and_throttle_ms(
         ANONYMOUS, "client", 0, world.replicas.clock_ms
     )
