@@ -258,6 +258,22 @@ def test_forged_and_foreign_tokens_are_refused(secured: Secured) -> None:
     assert not any(token in log for token in bad.values())
 
 
+@pytest.mark.parametrize("size", [0, 200_000, 1_000_000])
+def test_tokens_that_are_no_tokens_by_their_size(secured: Secured, size: int) -> None:
+    """Of 0 bytes, of more than any token has, and of more than sasl.server.max.receive.size."""
+    with RawClient(Endpoint.of(secured.address)) as client:
+        client.ask(SASL_HANDSHAKE, 1, {"mechanism": "OAUTHBEARER"})
+        token = b"n,,\x01auth=Bearer " + b"x" * size + b"\x01\x01" if size else b""
+        try:
+            answer = client.ask(SASL_AUTHENTICATE, 2, {"auth_bytes": token})
+        except ConnectionError:
+            assert size == 1_000_000
+        else:
+            assert answer["error_code"] == "sasl_authentication_failed"
+            assert client.is_closed()
+    assert answer_to(secured, secured.provider.token()) == ("none", b"")
+
+
 def test_unknown_keys_by_the_hundred_cause_a_fetch_or_two(secured: Secured) -> None:
     before, began = secured.provider.asked["/jwks"], time.monotonic()
     for number in range(200):

@@ -64,8 +64,11 @@ def test_an_instance_of_a_class_is_called() -> None:
 @pytest.mark.parametrize("named", [broken, nothing])
 def test_code_of_ones_own_that_fails_is_a_login_that_fails(named: object) -> None:
     made = exchanges("PLAIN", sasl_client_callback_handler_class=named)
-    with pytest.raises(KafkaError, match="gave no name and password") as refused:
-        made("host")
+    exchange = made("host")
+    assert exchange.is_slow
+    with pytest.raises(KafkaError, match=r"sasl.client.callback.handler.class failed: \w+Error") as refused:
+        exchange.evaluate(None)
+    assert not exchange.complete
     assert "geheim" not in str(refused.value)
 
 
