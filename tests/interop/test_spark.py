@@ -1,6 +1,7 @@
 """PySpark Structured Streaming with Spark's own JVM Kafka connector, unmodified, on Ottla: source and sink.
 
-PySpark comes from PyPI, the connector's jars from Maven (spark/install.py).
+On a plain listener and on one with SASL_SSL. PySpark comes from PyPI, the connector's jars from Maven
+(spark/install.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from tests.interop.apache import HERE
 from tests.interop.ottla_node import OttlaNode
 from tests.interop.spark.install import connector_jars, spark_python
+from tests.support.secure_world import PASSWORD, SecureBroker
 
 pytestmark = pytest.mark.interop
 
@@ -27,17 +29,24 @@ JOB_TIMEOUT_S = 240
 class Spark:
     """Runs a job to its end, as `python jobs.py ...`."""
 
-    def __init__(self, python: Path, jars: str, node: OttlaNode, checkpoint: Path) -> None:
+    def __init__(
+        self, python: Path, jars: str, node: OttlaNode, checkpoint: Path, more: dict[str, str] | None = None
+    ) -> None:
+        """`more`: options of every source and sink, that of the brokers among them."""
         self._python = python
         self._jars = jars
         self._node = node
         self._checkpoint = checkpoint
+        self._more = more or {}
 
     def run(self, job: str) -> Any:
         command = [str(self._python), str(HERE / "spark" / "jobs.py"), job, self._node.address]
+        options = self._checkpoint.with_name("options.json")
+        options.write_text(json.dumps(self._more))
+        environment = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(self._python)}
         done = subprocess.run(
             [*command, self._jars, str(self._checkpoint)],
-            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(self._python)},
+            env={**os.environ, **environment, "JOB_OPTIONS": str(options)},
             capture_output=True,
             text=True,
             timeout=JOB_TIMEOUT_S,
@@ -106,3 +115,19 @@ def test_spark_reads_writes_and_streams_with_its_own_connector(node: OttlaNode, 
     assert producer.flush(30) == 0
     assert spark.run("stream")["rows"] == 250
     assert sorted(values(node, "out")) == sorted(f"ROW {i}" for i in range(1250))
+
+
+@pytest.mark.timeout(900)
+def test_sparks_own_connector_by_sasl_and_tls(tmp_path: Path) -> None:
+    node = SecureBroker(tmp_path)
+    node.format()
+    with node:
+        for topic in ("in", "out"):
+            node.topic(PARTITIONS, topic)
+        # Sessions end after seconds: its consumers prove themselves again.
+        spark = Spark(spark_python(), connector_jars(), node, tmp_path / "checkpoint", node.options)
+        assert spark.run("write") == 1000
+        assert spark.run("batch")["rows"] == 1000
+        assert spark.run("stream")["rows"] == 1000
+        assert sorted(values(node, "out")) == sorted(f"ROW {i}" for i in range(1000))
+        assert PASSWORD not in node.log_text()

@@ -47,6 +47,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from ottla.spark.session import SHORT_LIVED, session
 
     place = tmp_path_factory.mktemp("spark-session")
+    events = place / "events"
+    events.mkdir()
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.extraJavaOptions": SHORT_LIVED,
@@ -54,6 +56,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(place / "warehouse"),
         "spark.local.dir": str(place / "local"),
+        # What Spark keeps of every plan and job, as text: no secret may be in it.
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "false",
     }
     made = session("tests", master="local[2,4]", conf=settings, log_file=place / "spark.log")
     yield made

@@ -25,12 +25,12 @@ class Identity(NamedTuple):
 class Authority:
     """Signs certificates that whoever trusts `certificate` (a PEM file) takes."""
 
-    def __init__(self, folder: Path, name: str = "Test CA") -> None:
+    def __init__(self, folder: Path, name: str = "Test CA", *, days: int = 2) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        signed = self._build(self._name, self._key.public_key(), days=2)
+        signed = self._build(self._name, self._key.public_key(), days)
         signed = signed.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         self.certificate = folder / "ca.pem"
         self.certificate.write_bytes(signed.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM))

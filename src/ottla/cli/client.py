@@ -5,6 +5,7 @@ Owned by the process that runs one command.
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,8 @@ COMMAND_CONFIG = argument(
     "--command-config",
     metavar="FILE",
     complete="file",
-    help="a properties file with settings of the client, as Kafka's tools take it; -X wins over it",
+    help="a properties file with settings of the client, as Kafka's tools take it; -X wins over it "
+    "(default: $OTTLA_CONFIG)",
 )
 PROFILE = argument(
     "--profile",
@@ -58,7 +60,7 @@ def settings(
     from ottla.client.config import AdminConfig
 
     given: dict[str, object] = {"client_id": "ottla-cli", "bootstrap_timeout_ms": 0, **fixed}
-    for file in (profile_file(args.profile), args.command_config):
+    for file in (profile_file(args.profile), command_config(args)):
         if file is not None:
             given |= _from_file(file, kind or AdminConfig)
     for name, value in pairs(args.property, "-X"):
@@ -70,28 +72,22 @@ def settings(
 
 def _from_file(file: str, kind: type[ClientConfig]) -> dict[str, object]:
     """The settings in a file that is for Kafka's tools too: what this client has no use for is reported, or ignored."""
-    from dataclasses import fields
-    from pathlib import Path
-
     from ottla.cli.output import say
-    from ottla.client.config import AdminConfig, ConsumerConfig, ProducerConfig
-    from ottla.config.properties import parse_properties
+    from ottla.client.config import settings_file
+    from ottla.client.errors import ConfigError
 
-    known = {field.name for field in fields(kind)}
-    anybodys = {
-        field.name for each in (AdminConfig, ConsumerConfig, ProducerConfig) for field in fields(each)
-    }
-    taken: dict[str, object] = {}
-    for name, value, number in parse_properties(Path(file).read_text("utf-8", "replace")):
-        key = name.replace(".", "_")
-        if key in known:
-            taken[key] = value
-        elif name.startswith(("sasl.", "ssl.")):
-            # Not ignored: whoever wrote it counts on being known to the broker, or on its being known.
-            raise UsageError(f"{name} ({file}, line {number}) is not supported by this client yet")
-        elif key not in anybodys:
-            say(f"ottla: ignored: {name} ({file}, line {number}) is no setting of this client")
-    return taken
+    try:
+        found = settings_file(file, kind)
+    except ConfigError as error:
+        raise UsageError(str(error)) from None
+    for name, number in found.ignored:
+        say(f"ottla: ignored: {name} ({file}, line {number}) is no setting of this client")
+    return {name.replace(".", "_"): value for name, value in found.taken.items()}
+
+
+def command_config(args: argparse.Namespace) -> str | None:
+    """The file of --command-config; without it, of $OTTLA_CONFIG."""
+    return args.command_config or os.environ.get("OTTLA_CONFIG") or None
 
 
 @contextmanager

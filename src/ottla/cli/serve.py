@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ottla.cli.args import CliError, Command, UsageError, argument
+from ottla.cli.args import CliError, Command, UsageError, argument, switch
 from ottla.cli.output import say
 from ottla.config.errors import ConfigError
 
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
+    from ottla.cli.secure import SecureDirectory
     from ottla.config.broker import BrokerConfig
     from ottla.config.settings import Settings
+    from ottla.metadata.records import UserScramCredentialRecord
 
 CONFIG = argument(
     "-c", "--config", metavar="FILE", complete="file", help="a server.properties as Kafka has it"
@@ -61,7 +63,7 @@ def _load(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[BrokerC
 
     settings = read_settings(args.config, args.data_dir, args.overrides, environ)
     if getattr(args, "port", None) is not None:
-        _listen_on(settings, args.port)
+        _listen_on(settings, args.port, is_secure=getattr(args, "secure", None) is not None)
     for note in settings.notes:
         say(f"ottla: {note}")
     node_id = _node_id_of(settings)
@@ -98,13 +100,18 @@ def read_settings(
     return settings
 
 
-def _listen_on(settings: Settings, port: int) -> None:
+def _listen_on(settings: Settings, port: int, *, is_secure: bool) -> None:
     """--port is another way to say listeners; who has said where to listen is not overruled by a number."""
     from ottla.config.listeners import MAX_PORT
     from ottla.config.standalone import LOOPBACK
 
     if not 0 <= port <= MAX_PORT:
         raise UsageError(f"--port {port}: a port is a number from 0 to {MAX_PORT}")
+    if is_secure:
+        from ottla.cli.secure import listen_on
+
+        listen_on(settings, port)
+        return
     if settings.text("listeners") is not None:
         raise UsageError(f"--port and listeners ({settings.origin('listeners')}): one or the other")
     settings.put("listeners", f"PLAINTEXT://{LOOPBACK}:{port}", "--port")
@@ -169,7 +176,12 @@ def report_kernel() -> None:
 def _serve(args: argparse.Namespace) -> int:
     from ottla.config.effective import advice, check_protection
 
+    secure = _secure_directory(args, os.environ) if args.secure is not None else None
     config, settings = _load(args, os.environ)
+    if args.check_security:
+        from ottla.cli.check_security import report
+
+        return report(config, settings)
     check_protection(config, settings.origin)
     report_without_effect(config)
     for line in advice(config):
@@ -178,7 +190,35 @@ def _serve(args: argparse.Namespace) -> int:
     cluster_id = _wanted_cluster_id(config, args.cluster_id, os.environ)
     from ottla.node.main import serve
 
-    return serve(config, cluster_id)
+    if secure is None:
+        return serve(config, cluster_id)
+    secure.renew(config)
+    return serve(config, cluster_id, first_users=_first_users(secure, config), renew=secure.renew)
+
+
+def _secure_directory(args: argparse.Namespace, environ: Mapping[str, str]) -> SecureDirectory:
+    """The directory of a secure node, made where there is none; its server.properties is the node's --config."""
+    from ottla.cli.secure import SecureDirectory
+
+    if args.config is not None:
+        raise UsageError("--secure has a server.properties of its own: leave --config out")
+    settings = read_settings(None, args.data_dir, args.overrides, environ)
+    data_dir = log_dirs_of(settings)[0].absolute()
+    # Beside the data: Apache Kafka does not start on a log directory with anything else in it.
+    folder = Path(args.secure) if args.secure else data_dir.with_name(f"{data_dir.name}-secure")
+    secure = SecureDirectory(folder)
+    if args.check_security and not secure.server_properties.exists():
+        raise CliError(f"{secure.folder}: there is no secure node yet; `ottla serve --secure` makes one")
+    secure.prepare(data_dir, args.port)
+    args.config = str(secure.server_properties)
+    return secure
+
+
+def _first_users(secure: SecureDirectory, config: BrokerConfig) -> Sequence[UserScramCredentialRecord]:
+    """Those that empty directories are formatted with."""
+    from ottla.storage.dirs.meta_properties import read_meta_properties
+
+    return secure.first_users() if read_meta_properties(Path(config.metadata_log_dir)) is None else ()
 
 
 def cluster_id_of(environ: Mapping[str, str]) -> tuple[str, str] | None:
@@ -215,7 +255,14 @@ node id. Without `listeners` the broker is at 127.0.0.1:9092. SIGTERM or Ctrl-C 
   ottla serve
   ottla serve --port 19092 --data-dir ./data
   ottla serve --data-dir ./data -X listeners=PLAINTEXT://0.0.0.0:9092 -X num.partitions=3
-  ottla serve --config /etc/kafka/server.properties"""
+  ottla serve --config /etc/kafka/server.properties
+  ottla serve --secure --data-dir ./data
+  ottla serve --check-security --config /etc/kafka/server.properties
+
+--secure makes, at the first start, a directory beside the data (DATA_DIR-secure, or the one named) with an
+authority, the node's certificate, a server.properties and a client.properties with the password of `admin`;
+with TLS, SCRAM and access rules. Certificates are renewed by themselves. It needs the extra `security`.
+--check-security serves nothing: it prints what is weak, one line each, and ends with 1 if anything is."""
 
 COMMAND = Command(
     "serve",
@@ -229,6 +276,15 @@ COMMAND = Command(
         metavar="ID",
         help="the cluster id to format an empty directory with (default: $CLUSTER_ID or a new one)",
     ),
+    argument(
+        "--secure",
+        nargs="?",
+        const="",
+        metavar="DIR",
+        complete="dir",
+        help="with TLS, users, access rules and certificates of its own, made in DIR (default: DATA_DIR-secure)",
+    ),
+    switch("--check-security", help="only say what is weak about the node's security"),
     run=_serve,
     details=_DETAILS,
 )

@@ -1,28 +1,29 @@
 """`ottla user`: list, describe, add, change and delete users who log in with SCRAM.
 
-A password is asked for, or read from standard input or a file: it is never an argument, which everybody on the machine
-could read, and never printed. Owned by the process that runs one command.
+A password is asked for, or read from standard input or a file (ottla.cli.passwords). Owned by the process that runs one
+command.
 """
 
 from __future__ import annotations
 
-import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.cli.args import OUTPUT, CliError, Command, UsageError, argument, switch
-from ottla.cli.client import CLUSTER, admin, report
+from ottla.cli.client import CLUSTER, admin, report, settings
 from ottla.cli.output import emit, say
+from ottla.cli.passwords import PASSWORD, password_of
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from ottla.client.admin.types import ScramCredentialInfo
     from ottla.client.blocking import Admin
 
 _MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _DEFAULT_ITERATIONS = 4096
-# More is no password.
-_MAX_PASSWORD_BYTES = 64 * 1024
+_PEM_WITHIN_BYTES = 64 * 1024
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -71,7 +72,7 @@ def _set_password(args: argparse.Namespace, *, exists: bool) -> int:
             raise CliError(
                 f"user {args.user!r} has {' and '.join(already)} already; `ottla user alter` changes the password"
             )
-        password = _password(args)
+        password = password_of(args, args.user, is_new=True)
         for mechanism in mechanisms:
             # A user can be changed once in a request.
             change = UserScramCredentialUpsertion(args.user, password, mechanism, args.iterations)
@@ -113,42 +114,40 @@ def _everybody(client: Admin) -> dict[str, list[ScramCredentialInfo]]:
     return {user: infos for user, infos in sorted(found.items()) if not isinstance(infos, KafkaError)}
 
 
-def _password(args: argparse.Namespace) -> str:
-    """From where it was said to be, else from whoever sits at the terminal."""
-    if args.password_stdin:
-        return _first_line(sys.stdin.buffer.read(_MAX_PASSWORD_BYTES + 1), "standard input")
-    if args.password_file is not None:
-        with open(args.password_file, "rb") as file:
-            return _first_line(file.read(_MAX_PASSWORD_BYTES + 1), args.password_file)
-    if not sys.stdin.isatty():
-        raise UsageError(
-            "there is no terminal to ask for the password: give --password-stdin or --password-file FILE"
-        )
-    from getpass import getpass
+def _settings(args: argparse.Namespace) -> None:
+    from ottla.cli.client_settings import UserSettings, settings_for
 
-    password = getpass(f"Password of {args.user}: ")
-    if password != getpass("Again: "):
-        raise CliError("the two are not the same")
-    return _checked(password)
-
-
-def _first_line(data: bytes, where: str) -> str:
-    if len(data) > _MAX_PASSWORD_BYTES:
-        raise CliError(f"{where} is longer than any password")
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        raise CliError(f"{where} is no text in UTF-8") from None
-    line, _, rest = text.partition("\n")
-    if rest:
-        raise CliError(f"{where} has more than one line; a password is one")
-    return _checked(line.removesuffix("\r"))
+    if not args.user:
+        raise UsageError("a user has a name")
+    # -X may have dots where a file's have none any more; it comes last, and wins.
+    found = {name.replace(".", "_"): value for name, value in settings(args).items()}
+    protocol = str(found.get("security_protocol") or "SASL_SSL")
+    if protocol not in ("SASL_SSL", "SASL_PLAINTEXT"):
+        raise UsageError(f"a password is for SASL_SSL or SASL_PLAINTEXT, and security.protocol is {protocol}")
+    told = UserSettings(
+        args.user,
+        password_of(args, args.user, is_new=False),
+        args.mechanism,
+        str(found["bootstrap_servers"]),
+        protocol,
+        args.ca or _ca_of(found),
+    )
+    print(settings_for(args.kind, told))
 
 
-def _checked(password: str) -> str:
-    if not password:
-        raise CliError("the password is empty")
-    return password
+def _ca_of(found: Mapping[str, object]) -> str | None:
+    """The authorities that this command itself trusts, if they are in a file that every client can read."""
+    for name in ("ssl_ca_location", "ssl_truststore_location"):
+        location = found.get(name)
+        if location is None:
+            continue
+        with open(str(location), "rb") as file:
+            if b"-----BEGIN" not in file.read(_PEM_WITHIN_BYTES):
+                raise CliError(
+                    f"{location} is a store of Java's; name a PEM file with --ca (`keytool -exportcert -rfc` makes one)"
+                )
+        return str(Path(str(location)).absolute())
+    return None
 
 
 _USER = argument("user", metavar="USER", help="the name to log in with")
@@ -161,7 +160,7 @@ _MECHANISM = argument(
     default=[],
     help="with this (may be repeated; default: SCRAM-SHA-512, or all that the user has)",
 )
-_PASSWORD = (
+_NEW_PASSWORD = (
     argument(
         "--iterations",
         type=int,
@@ -169,9 +168,15 @@ _PASSWORD = (
         metavar="N",
         help="rounds of hashing, 4096 to 16384 (default: 4096)",
     ),
-    switch("--password-stdin", help="read the password from standard input"),
-    argument("--password-file", metavar="FILE", complete="file", help="read the password from a file"),
+    *PASSWORD,
 )
+
+_SETTINGS_DETAILS = """\
+The broker and its authority come from the profile, --command-config or -b and --ca; nobody is asked whether
+the password is right. The password is printed: mind where the output goes.
+
+  ottla user settings alice --for java --command-config ./data-secure/client.properties > alice.properties
+  ottla user settings alice --for librdkafka -b kafka:9092 --ca ca.pem --password-file alice.password"""
 
 COMMAND = Command(
     "user",
@@ -180,10 +185,10 @@ COMMAND = Command(
         Command("list", "list users", *CLUSTER, OUTPUT, run=_list),
         Command("describe", "show how users can log in", _USERS, *CLUSTER, OUTPUT, run=_describe),
         Command(
-            "add", "add a user; asks for the password", _USER, _MECHANISM, *_PASSWORD, *CLUSTER, run=_add
+            "add", "add a user; asks for the password", _USER, _MECHANISM, *_NEW_PASSWORD, *CLUSTER, run=_add
         ),
         Command(
-            "alter", "change a password; asks for it", _USER, _MECHANISM, *_PASSWORD, *CLUSTER, run=_alter
+            "alter", "change a password; asks for it", _USER, _MECHANISM, *_NEW_PASSWORD, *CLUSTER, run=_alter
         ),
         Command(
             "delete",
@@ -193,6 +198,35 @@ COMMAND = Command(
             switch("--if-exists", help="no error if there is no such user"),
             *CLUSTER,
             run=_delete,
+        ),
+        Command(
+            "settings",
+            "print what a client has to be told so that it logs in as a user; asks for the password",
+            _USER,
+            argument(
+                "--for",
+                dest="kind",
+                required=True,
+                choices=("java", "librdkafka", "kafka-python", "aiokafka", "spark"),
+                help="which client: java is every tool of Kafka's, librdkafka also confluent-kafka and kcat",
+            ),
+            argument(
+                "-m",
+                "--mechanism",
+                choices=(*_MECHANISMS, "PLAIN"),
+                default="SCRAM-SHA-512",
+                help="how the user logs in (default: SCRAM-SHA-512)",
+            ),
+            argument(
+                "--ca",
+                metavar="FILE",
+                complete="file",
+                help="the authority's certificate, PEM (default: what the profile or --command-config trusts)",
+            ),
+            *PASSWORD,
+            *CLUSTER,
+            run=_settings,
+            details=_SETTINGS_DETAILS,
         ),
     ),
 )

@@ -9,10 +9,12 @@ import difflib
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from ottla.client.errors import ConfigError
 from ottla.config.errors import ConfigError as BadSetting
+from ottla.config.properties import MAX_PROPERTIES_BYTES, parse_properties
 from ottla.config.types import SECURITY_PROTOCOLS
 from ottla.security.channels import WITH_SASL, WITH_TLS, ChannelSecurity
 
@@ -61,7 +63,13 @@ def _parse_address(text: str) -> Address:
     return Address(host, port)
 
 
-_OF_SASL = ("sasl_mechanism", "sasl_jaas_config", "sasl_username", "sasl_password")
+_OF_SASL = (
+    "sasl_mechanism",
+    "sasl_jaas_config",
+    "sasl_username",
+    "sasl_password",
+    "sasl_oauthbearer_token_endpoint_url",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +120,42 @@ class ClientConfig:
     sasl_jaas_config: str | None = field(default=None, repr=False)
     sasl_username: str | None = None
     sasl_password: str | None = field(default=None, repr=False)
+    # Callables of one's own, or their import paths: a name and a password, or a token, for each login.
+    sasl_client_callback_handler_class: Any = None
+    sasl_login_callback_handler_class: Any = None
+    sasl_login_class: Any = None
+    # Tokens of OAUTHBEARER (KIP-768, KIP-1139): where they are had, and when anew.
+    sasl_oauthbearer_token_endpoint_url: str | None = None
+    sasl_oauthbearer_scope: str | None = None
+    sasl_oauthbearer_client_credentials_client_id: str | None = None
+    sasl_oauthbearer_client_credentials_client_secret: str | None = field(default=None, repr=False)
+    sasl_oauthbearer_header_urlencode: bool = False
+    sasl_oauthbearer_jwt_retriever_class: Any = None
+    sasl_oauthbearer_assertion_algorithm: str = "RS256"
+    sasl_oauthbearer_assertion_claim_aud: str | None = None
+    sasl_oauthbearer_assertion_claim_exp_seconds: int = 300
+    sasl_oauthbearer_assertion_claim_iss: str | None = None
+    sasl_oauthbearer_assertion_claim_jti_include: bool = False
+    sasl_oauthbearer_assertion_claim_nbf_seconds: int = 60
+    sasl_oauthbearer_assertion_claim_sub: str | None = None
+    sasl_oauthbearer_assertion_file: str | None = None
+    sasl_oauthbearer_assertion_private_key_file: str | None = None
+    sasl_oauthbearer_assertion_private_key_passphrase: str | None = field(default=None, repr=False)
+    sasl_oauthbearer_assertion_template_file: str | None = None
+    sasl_login_connect_timeout_ms: int | None = None
+    sasl_login_read_timeout_ms: int | None = None
+    sasl_login_retry_backoff_ms: int = 100
+    sasl_login_retry_backoff_max_ms: int = 10_000
+    sasl_login_refresh_window_factor: float = 0.8
+    sasl_login_refresh_window_jitter: float = 0.05
+    sasl_login_refresh_min_period_seconds: int = 60
+    sasl_login_refresh_buffer_seconds: int = 300
+    # Kerberos. MIT's library renews tickets by itself: the last four are taken, and change nothing.
+    sasl_kerberos_service_name: str | None = None
+    sasl_kerberos_kinit_cmd: str | None = None
+    sasl_kerberos_min_time_before_relogin: int | None = None
+    sasl_kerberos_ticket_renew_jitter: float | None = None
+    sasl_kerberos_ticket_renew_window_factor: float | None = None
     # Parts of Java's: refused unless they name what there is.
     ssl_provider: str | None = None
     ssl_keymanager_algorithm: str | None = None
@@ -139,7 +183,7 @@ class ClientConfig:
         context, exchanges = self.tls_context(given), self._exchanges()
         return ChannelSecurity(context, self.sasl_mechanism or "", exchanges)
 
-    def _exchanges(self) -> "Callable[[], SaslClient] | None":
+    def _exchanges(self) -> "Callable[[str], SaslClient] | None":
         if self.security_protocol not in WITH_SASL:
             given = [name for name in _OF_SASL if getattr(self, name) is not None]
             if given:
@@ -155,10 +199,17 @@ class ClientConfig:
             login = self.sasl_username, self.sasl_password
         try:
             if self.sasl_mechanism is None:
-                raise BadSetting("sasl.mechanism is not set: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
-            return sasl_exchanges(self.sasl_mechanism, "sasl.jaas.config", self.sasl_jaas_config, login)
+                from ottla.security.sasl.mechanisms import MECHANISMS
+
+                raise BadSetting(f"sasl.mechanism is not set: one of {', '.join(MECHANISMS)}")
+            return sasl_exchanges(
+                self.sasl_mechanism, "sasl.jaas.config", self.sasl_jaas_config, login, self._sasl_setting
+            )
         except BadSetting as error:
             raise ConfigError(str(error)) from None
+
+    def _sasl_setting(self, key: str) -> Any:
+        return getattr(self, key.replace(".", "_"), None)
 
     def tls_context(self, given: ssl.SSLContext | None = None) -> ssl.SSLContext | None:
         """The caller's context; without one, that of these settings if the protocol is one with TLS. Reads stores."""
@@ -196,6 +247,59 @@ class ClientConfig:
         return cls(**known)
 
 
+# Certificates are long, which is why they are in no repr, and public.
+_PUBLIC = frozenset({"ssl_truststore_certificates", "ssl_keystore_certificate_chain"})
+# By Kafka's names: what nobody else may see, in no repr, log, plan or message.
+SECRET_KEYS = frozenset(
+    setting.name.replace("_", ".")
+    for setting in fields(ClientConfig)
+    if not setting.repr and setting.name not in _PUBLIC
+)
+
+
+class SettingsFile(NamedTuple):
+    """What a client's properties file says, by Kafka's names; values may be secret."""
+
+    taken: dict[str, str]
+    ignored: list[tuple[str, int]]  # names that no client of ours has, with their lines
+
+    def __repr__(self) -> str:
+        return f"SettingsFile({', '.join(sorted(self.taken))})"
+
+
+def settings_file(path: str, kind: type[ClientConfig] = ClientConfig) -> SettingsFile:
+    """The settings in a file that is for Kafka's own tools too: those of `kind`; ConfigError, OSError.
+
+    What others of our clients have is left out, and what none has is reported. Of `ssl.` and `sasl.` neither is done:
+    whoever wrote it counts on being known to the broker, or on its being known.
+    """
+    known = {setting.name for setting in fields(kind)}
+    anybodys = {
+        setting.name for each in (AdminConfig, ConsumerConfig, ProducerConfig) for setting in fields(each)
+    }
+    found = SettingsFile({}, [])
+    try:
+        for name, value, number in parse_properties(_text_of(path)):
+            key = name.replace(".", "_")
+            if key in known:
+                found.taken[key.replace("_", ".")] = value
+            elif name.startswith(("sasl.", "ssl.")):
+                raise ConfigError(f"{name} ({path}, line {number}) is not supported by this client yet")
+            elif key not in anybodys:
+                found.ignored.append((name, number))
+    except BadSetting as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return found
+
+
+def _text_of(path: str) -> str:
+    with open(Path(path).expanduser(), "rb") as file:
+        data = file.read(MAX_PROPERTIES_BYTES + 1)
+    if len(data) > MAX_PROPERTIES_BYTES:
+        raise ConfigError(f"{path}: more than {MAX_PROPERTIES_BYTES} bytes, and no file of settings")
+    return data.decode("utf-8", "replace")
+
+
 def _unknown(name: str, names: list[str]) -> str:
     dotted = "_" not in name
     near = difflib.get_close_matches(name.replace(".", "_"), names, n=1)
@@ -218,6 +322,11 @@ def _typed(name: str, value: Any, type_name: str) -> Any:
             return int(value)
         except ValueError:
             raise ConfigError(f"{name} must be a whole number, not {value!r}") from None
+    if "float" in type_name:
+        try:
+            return float(value)
+        except ValueError:
+            raise ConfigError(f"{name} must be a number, not {value!r}") from None
     return value
 
 

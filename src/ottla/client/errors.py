@@ -17,6 +17,7 @@ from ottla.net.errors import (
 )
 
 __all__ = [
+    "AuthenticationFailed",
     "BufferExhausted",
     "ClientError",
     "Closed",
@@ -55,6 +56,10 @@ class NoBrokersAvailable(ClientError):
 
 class NotABroker(NoBrokersAvailable):
     """What answers at every bootstrap address is no Kafka broker; asking again would not help."""
+
+
+class AuthenticationFailed(ClientError):
+    """The cluster does not let this client in: a wrong password, a mechanism that it does not have. Not tried again."""
 
 
 class TimedOut(ClientError):

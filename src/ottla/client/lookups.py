@@ -8,7 +8,13 @@ when, and how the answers are read is the same for every driver and stands here;
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
-from ottla.client.errors import NoBrokersAvailable, NotABroker, TimedOut, UnsupportedVersion
+from ottla.client.errors import (
+    AuthenticationFailed,
+    NoBrokersAvailable,
+    NotABroker,
+    TimedOut,
+    UnsupportedVersion,
+)
 from ottla.client.metadata import TopicInfo
 from ottla.client.network import STALE_METADATA, NetworkCore, timed_out_waiting
 from ottla.model.errors import ErrorCode, KafkaError, error_of
@@ -208,6 +214,9 @@ def all_found(results: dict[TopicPartition, Any]) -> dict[TopicPartition, Any]:
     return results
 
 
+_FINAL = (NotABroker, AuthenticationFailed)
+
+
 class FirstContact:
     """The wait for the first picture of the cluster; a `timeout_ms` of 0 means every address is tried once."""
 
@@ -221,8 +230,8 @@ class FirstContact:
         if core.metadata.version > 0:
             return True
         error = core.bootstrap_error()
-        # What is no broker will not be one later; a broker that is not there yet may come.
-        return error is not None and (self._fail_fast or isinstance(error, NotABroker))
+        # What is no broker will not be one later, nor will a password be right; a broker that is not there may come.
+        return error is not None and (self._fail_fast or isinstance(error, _FINAL))
 
     def check(self) -> None:
         """NoBrokersAvailable, with who was tried and why in vain, if there was none."""

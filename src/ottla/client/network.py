@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.client.config import ClientConfig
 from ottla.client.errors import (
+    AuthenticationFailed,
     Closed,
     ConnectionLost,
     NoBrokersAvailable,
@@ -288,7 +289,7 @@ class NetworkCore:
         *,
         seed: int | None = None,
         software_version: str = "0",
-        authenticator: Callable[[], Authenticator] | None = None,
+        authenticator: Callable[[str], Authenticator] | None = None,
     ) -> None:
         self.config = config
         self.random = Random(seed)
@@ -311,6 +312,7 @@ class NetworkCore:
         self.buffer = client.buffer
         self.on_filled = client.on_filled
         self.on_disconnected = client.on_disconnected
+        self.on_worked = client.on_worked
         self.ready = client.ready
         self.version_for = client.version_for
         self.send = client.send
@@ -342,8 +344,13 @@ class NetworkCore:
         return self._peers.describe_failures()
 
     def bootstrap_error(self) -> KafkaError | None:
-        """Set once every bootstrap address has been tried in vain and nothing was ever learnt."""
-        if self.metadata.version or not self._peers.all_bootstrap_failed():
+        """Set once nothing was learnt at any bootstrap address, or one of them does not let us in."""
+        if self.metadata.version:
+            return None
+        if (refused := self._peers.bootstrap_refusal()) is not None:
+            node, refusal = refused
+            return AuthenticationFailed(refusal.code, f"{node.address}: {refusal.message}")
+        if not self._peers.all_bootstrap_failed():
             return None
         if self._peers.no_bootstrap_is_broker():
             return NotABroker(self.describe_failures())

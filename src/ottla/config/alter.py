@@ -11,10 +11,18 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from ottla.config.definitions import BROKER_KEYS, CLIENT_METRICS_KEYS, GROUP_KEYS, KEYS_OF, TOPIC_KEYS
+from ottla.config.definitions import (
+    BROKER_KEYS,
+    CLIENT_METRICS_KEYS,
+    GROUP_KEYS,
+    KEYS_OF,
+    LISTENER_ONLY_KEYS,
+    TOPIC_KEYS,
+)
 from ottla.config.dynamic import check_dynamic
 from ottla.config.effective import OF_SECURITY
 from ottla.config.errors import ConfigError
+from ottla.config.settings import LISTENER_PREFIX, base_key
 from ottla.config.types import ResourceType, Type, parse_value, to_text
 from ottla.model.errors import ErrorCode, KafkaError
 
@@ -248,12 +256,18 @@ def _require(good: bool, message: str) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
 
 
-def check_broker_change(config: BrokerConfig, settings: Mapping[str, str], *, per_broker: bool) -> None:
-    """Would these be good dynamic settings of this broker (or, not per broker, of all)? KafkaError if not."""
+def check_broker_change(
+    config: BrokerConfig, settings: Mapping[str, str], *, per_broker: bool
+) -> BrokerConfig:
+    """The configuration with these dynamic settings of this broker (or, not per broker, of all).
+
+    KafkaError if they are no good. What is in the stores that they name is for whoever uses them to check.
+    """
     try:
         check_dynamic(settings, per_broker=per_broker)
         changed = _changed(config, settings, per_broker=per_broker)
         _check_reconfiguration(config, changed)
+        return changed
     except ConfigError as error:
         # Kafka answers INVALID_REQUEST where INVALID_CONFIG would be meant (KAFKA-13609).
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
@@ -269,30 +283,30 @@ def _changed(config: BrokerConfig, settings: Mapping[str, str], *, per_broker: b
 def _check_reconfiguration(before: BrokerConfig, after: BrokerConfig) -> None:
     """What the parts of a running broker would refuse; Kafka answers a client with no more than this."""
     _check_listeners(before, after)
+    _check_logins(before, after)
     for name in (*_POOLS, "log.cleaner.threads"):
         problem = _pool_problem(name, before[name], after[name])
         if problem:
-            raise _refused_by_part(name, problem)
+            raise refused_by_part(name, problem)
     _check_local_retention(after, "ms", after.log_retention_ms)
     _check_local_retention(after, "bytes", after["log.retention.bytes"])
 
 
 def _check_listeners(before: BrokerConfig, config: BrokerConfig) -> None:
-    """What secures a listener cannot be changed while it runs yet.
+    """Of what secures a listener only its stores can be changed while it runs.
 
-    Key stores and SASL settings of other listeners may change: without a listener that uses them they have no effect,
-    on Kafka neither.
+    Settings of other listeners may change: without a listener that uses them they have no effect, on Kafka neither.
     """
     protocols = {listener.name: listener.security_protocol for listener in before.listeners}
     for listener in config.listeners:
         if listener.security_protocol != protocols.get(listener.name, "PLAINTEXT"):
             what = f"listener {listener.name} cannot become one with {listener.security_protocol} while it runs yet"
-            raise _refused_by_part("listeners", f"{what}: restart the node")
+            raise refused_by_part("listeners", f"{what}: restart the node")
         if listener.security_protocol == "PLAINTEXT":
             continue
-        for key in sorted(OF_SECURITY):
+        for key in sorted(OF_SECURITY - LISTENER_ONLY_KEYS):
             if before.for_listener(listener.name, key) != config.for_listener(listener.name, key):
-                raise _refused_by_part(
+                raise refused_by_part(
                     key,
                     f"listener {listener.name} cannot take another {key} while it runs yet: restart the node",
                 )
@@ -300,9 +314,29 @@ def _check_listeners(before: BrokerConfig, config: BrokerConfig) -> None:
     builder = "principal.builder.class"
     for listener in config.listeners:
         if before.for_listener(listener.name, builder) != config.for_listener(listener.name, builder):
-            raise _refused_by_part(
+            raise refused_by_part(
                 builder,
                 f"listener {listener.name} cannot take another {builder} while it runs: restart the node",
+            )
+
+
+def _check_logins(before: BrokerConfig, after: BrokerConfig) -> None:
+    """Code is named by the static configuration alone, and what a mechanism of a listener is told stays as it is."""
+    secured = {
+        f"{LISTENER_PREFIX}{listener.name.lower()}."
+        for listener in before.listeners
+        if listener.security_protocol != "PLAINTEXT"
+    }
+    for name in sorted(before.originals.keys() | after.originals.keys()):
+        key = base_key(name)
+        if key is None or key.name == name or before.originals.get(name) == after.originals.get(name):
+            continue
+        if key.name.startswith("sasl.") and key.name.endswith(".class"):
+            raise refused_by_part(name, f"{name} names code, which only the static configuration does")
+        prefix, _, rest = name.removeprefix(LISTENER_PREFIX).partition(".")
+        if rest != key.name and f"{LISTENER_PREFIX}{prefix}." in secured:
+            raise refused_by_part(
+                name, f"listener {prefix} cannot take another {rest} while it runs yet: restart the node"
             )
 
 
@@ -334,10 +368,10 @@ def _check_local_retention(config: BrokerConfig, unit: str, whole: int) -> None:
     elif local > whole:
         problem = f"Value must not be more than log.retention.{unit} property value: {whole}"
     if problem:
-        raise _refused_by_part(name, f"Invalid value {local} for configuration {name}: {problem}")
+        raise refused_by_part(name, f"Invalid value {local} for configuration {name}: {problem}")
 
 
-def _refused_by_part(name: str, problem: str) -> ConfigError:
+def refused_by_part(name: str, problem: str) -> ConfigError:
     """Kafka's sentence around what a part of the broker says; clients see it."""
     return ConfigError(
         f"Invalid value org.apache.kafka.common.config.ConfigException: {problem} "

@@ -19,15 +19,61 @@ if TYPE_CHECKING:
 
     from ottla.config.broker import BrokerConfig
 
-# Those of TLS and SASL that work, for the node and for one listener of it; some only to refuse what is not there.
+# Those of TLS and SASL that work, for the node and for one listener of it; some only to refuse what is not there, and
+# those about Kerberos' tickets because MIT's library renews them by itself.
 OF_SECURITY = frozenset(
     {
         "connections.max.reauth.ms",
         "principal.builder.class",
+        "sasl.client.callback.handler.class",
         "sasl.enabled.mechanisms",
+        "sasl.kerberos.kinit.cmd",
+        "sasl.kerberos.min.time.before.relogin",
+        "sasl.kerberos.principal.to.local.rules",
+        "sasl.kerberos.service.name",
+        "sasl.kerberos.ticket.renew.jitter",
+        "sasl.kerberos.ticket.renew.window.factor",
+        "sasl.login.callback.handler.class",
+        "sasl.login.class",
+        "sasl.login.connect.timeout.ms",
+        "sasl.login.read.timeout.ms",
+        "sasl.login.refresh.buffer.seconds",
+        "sasl.login.refresh.min.period.seconds",
+        "sasl.login.refresh.window.factor",
+        "sasl.login.refresh.window.jitter",
+        "sasl.login.retry.backoff.max.ms",
+        "sasl.login.retry.backoff.ms",
         "sasl.mechanism.controller.protocol",
         "sasl.mechanism.inter.broker.protocol",
+        "sasl.oauthbearer.assertion.algorithm",
+        "sasl.oauthbearer.assertion.claim.aud",
+        "sasl.oauthbearer.assertion.claim.exp.seconds",
+        "sasl.oauthbearer.assertion.claim.iss",
+        "sasl.oauthbearer.assertion.claim.jti.include",
+        "sasl.oauthbearer.assertion.claim.nbf.seconds",
+        "sasl.oauthbearer.assertion.claim.sub",
+        "sasl.oauthbearer.assertion.file",
+        "sasl.oauthbearer.assertion.private.key.file",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        "sasl.oauthbearer.assertion.template.file",
+        "sasl.oauthbearer.client.credentials.client.id",
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "sasl.oauthbearer.clock.skew.seconds",
+        "sasl.oauthbearer.expected.audience",
+        "sasl.oauthbearer.expected.issuer",
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+        "sasl.oauthbearer.jwks.endpoint.url",
+        "sasl.oauthbearer.jwt.retriever.class",
+        "sasl.oauthbearer.jwt.validator.class",
+        "sasl.oauthbearer.scope",
+        "sasl.oauthbearer.scope.claim.name",
+        "sasl.oauthbearer.sub.claim.name",
+        "sasl.oauthbearer.token.endpoint.url",
         "sasl.server.max.receive.size",
+        "ssl.allow.dn.changes",
+        "ssl.allow.san.changes",
         "ssl.cipher.suites",
         "ssl.client.auth",
         "ssl.enabled.protocols",
@@ -92,6 +138,10 @@ EFFECTIVE = (
             "cordoned.log.dirs",
             "create.topic.policy.class.name",
             "default.replication.factor",
+            "delegation.token.expiry.check.interval.ms",
+            "delegation.token.expiry.time.ms",
+            "delegation.token.max.lifetime.ms",
+            "delegation.token.secret.key",
             "delete.topic.enable",
             "early.start.listeners",
             "fetch.max.bytes",
@@ -285,6 +335,7 @@ PER_LISTENER = (
             "socket.send.buffer.bytes",
             # Of one mechanism of it, even: who somebody is cannot be said of all of them at once.
             "sasl.jaas.config",
+            "sasl.server.callback.handler.class",
         }
     )
     | OF_SECURITY
@@ -295,9 +346,8 @@ PER_LISTENER = (
 _OF_CONTROLLERS = frozenset({"alter.config.policy.class.name", "create.topic.policy.class.name"})
 
 
-# Who sets one of these, or a key of SSL or SASL that has no effect, counts on something that is not there: on clients
+# Who sets a key of SSL or SASL that has no effect counts on something that is not there: on clients
 # being known in another way. Quotas are not among them: they share a broker out, they keep nobody out.
-_PROTECTING = frozenset({"delegation.token.secret.key"})
 _PROTECTING_PREFIXES = ("sasl.", "ssl.")
 # Read by the authorizer: without one they ask for nothing, and hardly as they were meant.
 _OF_AUTHORIZERS = frozenset({"allow.everyone.if.no.acl.found", "early.start.listeners", "super.users"})
@@ -342,15 +392,15 @@ def check_protection(config: BrokerConfig, origin: Callable[[str], str] | None =
     named = [f"{name} ({origin(name)})" if origin is not None else name for name in asked]
     if named:
         raise ConfigError(
-            f"there is no login but by certificates, PLAIN and SCRAM yet, and this node was told to protect its data "
-            f"by more: {', '.join(named)}; take that out to serve everybody who can log in, or stay with Apache Kafka"
+            f"this node was told to protect its data by a login that is not there: {', '.join(named)}; take that out "
+            "to serve everybody who can log in otherwise, or stay with Apache Kafka"
         )
 
 
 def _asks_for_protection(name: str, text: str) -> bool:
     key = base_key(name)
     base = name if key is None else key.name
-    if base not in _PROTECTING and not base.startswith(_PROTECTING_PREFIXES):
+    if not base.startswith(_PROTECTING_PREFIXES):
         return False
     if _has_effect(name):
         return False

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, cast
 
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.tasks import guarded, spawn
 from ottla.net.errors import Closed
 from ottla.net.transport import (
@@ -20,6 +21,7 @@ from ottla.net.transport import (
     Connect,
     Core,
     Disconnect,
+    Work,
     Write,
     monotonic_ms,
     reason_of,
@@ -83,20 +85,24 @@ class Driver:
         self,
         core: Core,
         *,
-        ssl_context: ssl.SSLContext | None = None,
+        ssl_context: ssl.SSLContext | Callable[[], ssl.SSLContext | None] | None = None,
         lock: AbstractContextManager[Any] | None = None,
         large_answers: bool = False,
         receive_buffer_bytes: int | None = None,
     ) -> None:
-        """`large_answers` spares a copy of what takes many reads, at the price of a call for each read."""
+        """`large_answers` spares a copy of what takes many reads, at the price of a call for each read.
+
+        An `ssl_context` that is a function is asked for each connection: it may be another one the next time.
+        """
         self.core = core
         self._link_type: type[_BaseLink] = _FilledLink if large_answers else _Link
         self._receive_buffer_bytes = receive_buffer_bytes
         self.lock = lock if lock is not None else nullcontext()
-        self._ssl = ssl_context
+        self._ssl_context = ssl_context
         self._loop = asyncio.get_running_loop()
         self._links: dict[int, _BaseLink] = {}
         self._connecting: dict[int, asyncio.Task[None]] = {}
+        self._working: dict[int, asyncio.Task[None]] = {}
         self._waiters: dict[asyncio.Future[None], Predicate] = {}
         self.is_due = False  # the core gets its turn as soon as the loop gets to it
         self._timer: asyncio.TimerHandle | None = None
@@ -154,7 +160,7 @@ class Driver:
         for future in list(self._waiters):
             if not future.done():
                 future.set_exception(Closed())
-        tasks = list(self._connecting.values())
+        tasks = [*self._connecting.values(), *self._working.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -205,13 +211,16 @@ class Driver:
                     link.transport.writelines(action.chunks)
             elif isinstance(action, Connect):
                 self._begin(action)
+            elif isinstance(action, Work):
+                self._begin_work(action)
             else:
                 self._disconnect(action)
 
     def _disconnect(self, action: Disconnect) -> None:
-        task = self._connecting.pop(action.link, None)
-        if task is not None:
-            task.cancel()
+        for tasks in (self._connecting, self._working):
+            task = tasks.pop(action.link, None)
+            if task is not None:
+                task.cancel()
         link = self._links.pop(action.link, None)
         if link is not None and link.transport is not None:
             link.transport.close()
@@ -225,16 +234,34 @@ class Driver:
             self._connect(action), name=f"connecting to {where}", owner=OWNER, failed=failed
         )
 
+    def _begin_work(self, action: Work) -> None:
+        def failed(error: Exception) -> None:
+            self._on_worked(action.link, None, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, reason_of(error)))
+
+        self._working[action.link] = spawn(
+            self._work(action), name="a step of a login", owner=OWNER, failed=failed
+        )
+
+    async def _work(self, action: Work) -> None:
+        result, failure = None, None
+        try:
+            result = await asyncio.to_thread(action.function)
+        except (KafkaError, OSError) as error:
+            failure = error
+        self._working.pop(action.link, None)
+        self._on_worked(action.link, result, failure)
+
     # -- events ---------------------------------------------------------------------------------------
 
     async def _connect(self, action: Connect) -> None:
+        context = self._ssl_context() if callable(self._ssl_context) else self._ssl_context
         try:
             await self._loop.create_connection(
                 lambda: cast(asyncio.Protocol, self._link_type(self, action.link)),
                 action.host,
                 action.port,
-                ssl=self._ssl,
-                server_hostname=action.host if self._ssl is not None else None,
+                ssl=context,
+                server_hostname=action.host if context is not None else None,
             )
         except (OSError, ValueError) as error:
             # Refused, unreachable, unknown name, TLS handshake: all are OSErrors. The rest is what cannot be a name.
@@ -268,6 +295,11 @@ class Driver:
             is_due = self.core.on_filled(link, count, monotonic_ms())
         if is_due or self._waiters:
             self.wake()
+
+    def _on_worked(self, link: int, result: Any, error: Exception | None) -> None:
+        with self.lock:
+            self.core.on_worked(link, result, error, monotonic_ms())
+        self.wake()
 
     def _on_disconnected(self, link: int, reason: str) -> None:
         self._links.pop(link, None)

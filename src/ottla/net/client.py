@@ -2,20 +2,23 @@
 
 It knows nodes, not topics: whom to ask is its owner's business, which hears by `on_stale` that its picture of the nodes
 may be out of date (a node is not known, or a connection has failed). The driver reports what happened (`on_connected`,
-`on_data`, `on_disconnected`); the owner calls `expire`, sends, and at the end of its turn takes what the driver has to
-do (`take_actions`). No socket, clock or await inside. Owned by a network core.
+`on_data`, `on_worked`, `on_disconnected`); the owner calls `expire`, sends, and at the end of its turn takes what the
+driver has to do (`take_actions`). No socket, clock or await inside. Owned by a network core.
 """
 
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
-from ottla.model.errors import KafkaError
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.net.connection import Authenticator, Connection, OnDone, State, lost
 from ottla.net.errors import Closed, WrongAddress
 from ottla.net.peers import MAIN, Backoff, Peer, Peers
-from ottla.net.transport import Action, Connect, Disconnect, Write
+from ottla.net.transport import Action, Connect, Disconnect, Work, Write
 from ottla.wire.messages.metadata import MetadataRequest
+
+# What a node says to whom it does not let in; so will the next one.
+NOT_LET_IN = frozenset({ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.UNSUPPORTED_SASL_MECHANISM})
 
 
 class NetworkSettings(NamedTuple):
@@ -45,8 +48,9 @@ class NetworkClient:
         *,
         on_stale: Callable[[], None],
         software_version: str,
-        authenticator: Callable[[], Authenticator] | None = None,
+        authenticator: Callable[[str], Authenticator] | None = None,
     ) -> None:
+        """`authenticator` makes that of a connection to a host."""
         self._settings = settings
         self._on_stale = on_stale
         backoff = Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms, random)
@@ -94,11 +98,37 @@ class NetworkClient:
             peer = self.peers.by_link(link)
             if peer is not None:
                 is_no_broker = isinstance(error, WrongAddress)
-                self._drop(peer, error.message or error.code.name, now, is_no_broker=is_no_broker)
+                refusal = error if error.code in NOT_LET_IN else None
+                self._drop(
+                    peer, error.message or error.code.name, now, is_no_broker=is_no_broker, refusal=refusal
+                )
             return
-        if not was_ready and peer.is_ready:
+        if not was_ready:
+            self._after_step(peer)
+
+    def _after_step(self, peer: Peer) -> None:
+        """A connection that was not ready has heard something: it may be now, or have something to work out."""
+        if peer.is_ready:
             self.peers.settled(peer)
             self._note_features(peer)
+        elif peer.connection is not None and peer.connection.slow_step is not None:
+            self._actions.append(Work(peer.link, peer.connection.slow_step))
+            peer.connection.slow_step = None
+
+    def on_worked(self, link: int, result: Any, error: Exception | None, now: float) -> None:
+        """What a connection wanted worked out is there, or cannot be had."""
+        peer = self.peers.by_link(link)
+        if peer is None or peer.connection is None:
+            return  # given up meanwhile
+        try:
+            if error is not None:
+                raise error
+            peer.connection.worked(result, now)
+        except (KafkaError, OSError) as failure:
+            reason = failure.message or failure.code.name if isinstance(failure, KafkaError) else str(failure)
+            self._drop(peer, reason, now)
+            return
+        self._after_step(peer)
 
     def on_disconnected(self, link: int, reason: str, now: float) -> None:
         """The connection broke, or could not be made."""
@@ -177,7 +207,7 @@ class NetworkClient:
             max_response_bytes=self._settings.max_response_bytes,
             request_timeout_ms=self._settings.request_timeout_ms,
             software_version=self._software_version,
-            authenticator=self._authenticator() if self._authenticator else None,
+            authenticator=self._authenticator(peer.node.host) if self._authenticator else None,
             required=self._settings.required,
         )
         setup_ms = self._settings.connection_setup_timeout_ms
@@ -186,16 +216,32 @@ class NetworkClient:
         link = self.peers.linked(peer, connection, now, setup_ms)
         self._actions.append(Connect(link, peer.node.host, peer.node.port))
 
-    def _drop(self, peer: Peer, reason: str, now: float, *, is_no_broker: bool = False) -> None:
-        """Hang up on a peer that misbehaves."""
+    def _drop(
+        self,
+        peer: Peer,
+        reason: str,
+        now: float,
+        *,
+        is_no_broker: bool = False,
+        refusal: KafkaError | None = None,
+    ) -> None:
+        """Hang up on a peer that misbehaves, or does not let us in."""
         self._actions.append(Disconnect(peer.link))
-        self._fail(peer, reason, now, is_no_broker=is_no_broker)
+        self._fail(peer, reason, now, is_no_broker=is_no_broker, refusal=refusal)
 
-    def _fail(self, peer: Peer, reason: str, now: float, *, is_no_broker: bool = False) -> None:
+    def _fail(
+        self,
+        peer: Peer,
+        reason: str,
+        now: float,
+        *,
+        is_no_broker: bool = False,
+        refusal: KafkaError | None = None,
+    ) -> None:
         # Which broker leads what may have changed with the broker's going.
         self._on_stale()
         connection = peer.connection
-        self.peers.unlinked(peer, reason, now, is_no_broker=is_no_broker)
+        self.peers.unlinked(peer, reason, now, is_no_broker=is_no_broker, refusal=refusal)
         if connection is not None:
             connection.close(lost(peer.node.address, reason), now)
 

@@ -253,6 +253,16 @@ TRANSITIONS: dict[State, frozenset[State]] = {
 }
 
 
+class SlowStep(NamedTuple):
+    """A step that has to be worked out first, not on the loop: what it returns is for `Authenticator.worked`."""
+
+    function: Callable[[], Any]
+
+
+# A request and its version, or what has to be worked out before there is one; None when done.
+Step = tuple[Any, int] | SlowStep | None
+
+
 class Authenticator(Protocol):
     """The hook for SASL: a conversation of requests and responses between negotiation and readiness."""
 
@@ -263,8 +273,12 @@ class Authenticator(Protocol):
         """The first request and its version, or None if nothing is to be said."""
         ...
 
-    def step(self, response: Any) -> tuple[Any, int] | None:
+    def step(self, response: Any) -> Step:
         """The next request, or None when done; raises KafkaError when refused."""
+        ...
+
+    def worked(self, result: Any) -> Step:
+        """The next request after a SlowStep."""
         ...
 
 
@@ -302,6 +316,8 @@ class Connection:
         self.throttled_until_ms = float("-inf")
         self.last_used_ms = float("-inf")
         self.reauthenticate_at_ms = float("inf")
+        # What its authenticator wants worked out, for whoever can have that done.
+        self.slow_step: Callable[[], Any] | None = None
         self._client_id = client_id
         self._request_timeout_ms = request_timeout_ms
         self._software_version = software_version
@@ -351,6 +367,7 @@ class Connection:
             return
         self._become(State.CLOSED)
         self._out.clear()
+        self.slow_step = None
         waiting, self.in_flight = self.in_flight, deque()
         for request in waiting:
             request.on_done(None, error, now)
@@ -382,6 +399,11 @@ class Connection:
         self._become(State.AUTHENTICATING)
         self._send_step(step, now)
         self.last_used_ms = used_ms
+
+    def worked(self, result: Any, now: float) -> None:
+        """The slow step was made."""
+        assert self._authenticator is not None
+        self._next_step(self._authenticator.worked(result), now)
 
     def take_output(self) -> list[bytearray]:
         """What is to be written now."""
@@ -477,15 +499,20 @@ class Connection:
             if response is None:
                 return
             assert self._authenticator is not None
-            further = self._authenticator.step(response)
-            if further is None:
-                after_ms = self._authenticator.reauthenticate_after_ms
-                self.reauthenticate_at_ms = float("inf") if after_ms is None else now + after_ms
-                self._become(State.READY)
-            else:
-                self._send_step(further, now)
+            self._next_step(self._authenticator.step(response), now)
 
         self.send(request, version, answered, now, self._request_timeout_ms)
+
+    def _next_step(self, step: Step, now: float) -> None:
+        assert self._authenticator is not None
+        if step is None:
+            after_ms = self._authenticator.reauthenticate_after_ms
+            self.reauthenticate_at_ms = float("inf") if after_ms is None else now + after_ms
+            self._become(State.READY)
+        elif isinstance(step, SlowStep):
+            self.slow_step = step.function
+        else:
+            self._send_step(step, now)
 
 
 def _is_unsupported(frame: memoryview, body: int) -> bool:

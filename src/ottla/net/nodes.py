@@ -94,7 +94,7 @@ class NodeCore:
         self,
         settings: NodeClientSettings,
         random: Random,
-        authenticator: Callable[[], Authenticator] | None = None,
+        authenticator: Callable[[str], Authenticator] | None = None,
     ) -> None:
         self._network = NetworkClient(
             NetworkSettings(
@@ -241,6 +241,9 @@ class NodeCore:
     def on_disconnected(self, link: int, reason: str, now: float) -> None:
         self._network.on_disconnected(link, reason, now)
 
+    def on_worked(self, link: int, result: Any, error: Exception | None, now: float) -> None:
+        self._network.on_worked(link, result, error, now)
+
     def next_deadline(self, now: float) -> float:
         due = [waiting.deadline_ms() for waiting in self._waiting.values()]
         due += self._network.deadlines()
@@ -268,7 +271,7 @@ class NodeClient:
         self._core = NodeCore(settings, random or Random(), authenticator_of(security))
         self._driver = Driver(
             self._core,
-            ssl_context=security.ssl_context,
+            ssl_context=security.current_context,
             large_answers=settings.large_answers,
             receive_buffer_bytes=settings.receive_buffer_bytes,
         )

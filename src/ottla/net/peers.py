@@ -9,6 +9,7 @@ from itertools import chain
 from random import Random
 from typing import NamedTuple
 
+from ottla.model.errors import KafkaError
 from ottla.net.connection import Connection, State
 
 MULTIPLIER = 2.0
@@ -66,6 +67,7 @@ class Peer:
         "last_error",
         "link",
         "node",
+        "refusal",
         "retry_at_ms",
         "setup_deadline_ms",
     )
@@ -79,6 +81,7 @@ class Peer:
         self.setup_deadline_ms = float("inf")
         self.last_error: str | None = None
         self.is_no_broker = False  # what answered there last was something else
+        self.refusal: KafkaError | None = None  # why it did not let us in, if that was it
 
     @property
     def is_ready(self) -> bool:
@@ -183,7 +186,15 @@ class Peers:
         self._by_link[link] = peer
         return link
 
-    def unlinked(self, peer: Peer, reason: str | None, now: float, *, is_no_broker: bool = False) -> None:
+    def unlinked(
+        self,
+        peer: Peer,
+        reason: str | None,
+        now: float,
+        *,
+        is_no_broker: bool = False,
+        refusal: KafkaError | None = None,
+    ) -> None:
         """The connection is gone; a reason means that it failed and the next attempt has to wait."""
         self._by_link.pop(peer.link, None)
         peer.connection, peer.link = None, -1
@@ -191,13 +202,14 @@ class Peers:
         if reason is not None:
             peer.failures += 1
             peer.is_no_broker = is_no_broker
+            peer.refusal = refusal
             peer.last_error = reason
             peer.retry_at_ms = now + self._backoff.delay_ms(peer.failures)
 
     def settled(self, peer: Peer) -> None:
         """The connection is ready for requests: earlier failures do not count any more."""
         peer.failures = 0
-        peer.last_error = None
+        peer.last_error = peer.refusal = None
         peer.retry_at_ms = float("-inf")
         peer.setup_deadline_ms = float("inf")
 
@@ -231,6 +243,13 @@ class Peers:
     def no_bootstrap_is_broker(self) -> bool:
         """At every address something answered that is no broker: there is nothing to wait for."""
         return all(peer.failures and peer.is_no_broker for peer in self._bootstrap.values())
+
+    def bootstrap_refusal(self) -> tuple[Node, KafkaError] | None:
+        """Who did not let us in, and why: the others of the cluster will not either."""
+        for peer in self._bootstrap.values():
+            if peer.failures and peer.refusal is not None:
+                return peer.node, peer.refusal
+        return None
 
     def describe_failures(self) -> str:
         """Who could not be reached and why, for an error message."""

@@ -1,18 +1,19 @@
 """SaslClientAuthenticator: a connection proves who it is, and again before its session ends (KIP-368).
 
-Rules: as everything of a connection, without I/O and without a clock. What the other side refuses is KafkaError in its
-own words; secrets are the exchange's, and come out of it only as tokens.
+Rules: as everything of a connection, without I/O and without a clock; what takes long, or waits for a KDC or an
+identity provider, is given to the driver as a SlowStep. What the other side refuses is KafkaError in its own words;
+secrets are the exchange's, and come out of it only as tokens.
 """
 
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ottla.model.errors import ErrorCode, KafkaError, error_of
-from ottla.net.connection import ApiRanges
+from ottla.net.connection import ApiRanges, SlowStep, Step
 from ottla.security.channels import ChannelSecurity
-from ottla.security.sasl.mechanisms import SaslClient
+from ottla.security.sasl.mechanisms import MECHANISMS, SaslClient
 from ottla.wire.messages.security.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -27,6 +28,13 @@ REAUTHENTICATE_TO: Final = 0.95
 MAX_STEPS: Final = 16
 
 
+class _Worked(NamedTuple):
+    """What a slow step has come to: the exchange, which may be new, and its token."""
+
+    exchange: SaslClient
+    token: bytes | None
+
+
 class SaslClientAuthenticator:
     """Proves by one mechanism, as often as it is asked to, who this connection is (Authenticator)."""
 
@@ -35,11 +43,13 @@ class SaslClientAuthenticator:
     ) -> None:
         """`new_exchange` has the credentials of the moment: they may be others the next time."""
         self._mechanism = mechanism
+        self._login_is_slow = MECHANISMS[mechanism].login_is_slow
         self._new_exchange = new_exchange
         self._random = random or Random()  # jitter, not security
         self._ranges = ApiRanges({})
         self._exchange: SaslClient | None = None
         self._steps = 0
+        self._lifetime_ms = 0
         self.reauthenticate_after_ms: float | None = None
 
     def begin(self, ranges: ApiRanges) -> tuple[Any, int]:
@@ -55,12 +65,16 @@ class SaslClientAuthenticator:
             )
         return request, version
 
-    def step(self, response: Any) -> tuple[Any, int] | None:
+    def step(self, response: Any) -> Step:
         if isinstance(response, SaslHandshakeResponse):
             return self._after_handshake(response)
         return self._after_token(response)
 
-    def _after_handshake(self, response: SaslHandshakeResponse) -> tuple[Any, int] | None:
+    def worked(self, result: _Worked) -> Step:
+        self._exchange = result.exchange
+        return self._after_evaluation(result.exchange, result.token)
+
+    def _after_handshake(self, response: SaslHandshakeResponse) -> Step:
         if response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
             known = ", ".join(response.mechanisms) or "none"
             raise KafkaError(
@@ -69,43 +83,60 @@ class SaslClientAuthenticator:
             )
         if response.error_code:
             raise _refused(self._mechanism, response.error_code, None)
-        self._exchange = self._new_exchange()
-        return self._send(self._exchange.evaluate(None))
+        if self._login_is_slow:
+            return SlowStep(self._begin_slowly)
+        exchange = self._exchange = self._new_exchange()
+        return self._after_evaluation(exchange, exchange.evaluate(None))
 
-    def _after_token(self, response: SaslAuthenticateResponse) -> tuple[Any, int] | None:
+    def _begin_slowly(self) -> _Worked:
+        exchange = self._new_exchange()
+        return _Worked(exchange, exchange.evaluate(None))
+
+    def _after_token(self, response: SaslAuthenticateResponse) -> Step:
         if response.error_code:
             raise _refused(self._mechanism, response.error_code, response.error_message)
         exchange = self._exchange
         assert exchange is not None
+        self._lifetime_ms = response.session_lifetime_ms
+        if exchange.complete:
+            self._through()
+            return None
+        challenge = bytes(response.auth_bytes)
+        if exchange.is_slow:
+            return SlowStep(lambda: _Worked(exchange, exchange.evaluate(challenge)))
+        return self._after_evaluation(exchange, exchange.evaluate(challenge))
+
+    def _after_evaluation(self, exchange: SaslClient, token: bytes | None) -> Step:
+        if token is not None:
+            return self._send(token)
         if not exchange.complete:
-            token = exchange.evaluate(bytes(response.auth_bytes))
-            if token is not None:
-                return self._send(token)
-            if not exchange.complete:
-                raise KafkaError(
-                    ErrorCode.SASL_AUTHENTICATION_FAILED, f"{self._mechanism} came to no end on this side"
-                )
-        self._exchange = None
-        lifetime_ms = response.session_lifetime_ms
-        share = self._random.uniform(REAUTHENTICATE_FROM, REAUTHENTICATE_TO)
-        self.reauthenticate_after_ms = lifetime_ms * share if lifetime_ms > 0 else None
+            raise KafkaError(
+                ErrorCode.SASL_AUTHENTICATION_FAILED, f"{self._mechanism} came to no end on this side"
+            )
+        self._through()
         return None
 
-    def _send(self, token: bytes | None) -> tuple[Any, int]:
+    def _through(self) -> None:
+        self._exchange = None
+        share = self._random.uniform(REAUTHENTICATE_FROM, REAUTHENTICATE_TO)
+        self.reauthenticate_after_ms = self._lifetime_ms * share if self._lifetime_ms > 0 else None
+
+    def _send(self, token: bytes) -> tuple[Any, int]:
         self._steps += 1
         if self._steps > MAX_STEPS:
             raise KafkaError(
                 ErrorCode.SASL_AUTHENTICATION_FAILED, f"{self._mechanism} comes to no end: {MAX_STEPS} steps"
             )
-        request = SaslAuthenticateRequest(auth_bytes=token or b"")
+        request = SaslAuthenticateRequest(auth_bytes=token)
         return request, self._ranges.version_for(SaslAuthenticateRequest)
 
 
-def authenticator_of(security: ChannelSecurity) -> Callable[[], SaslClientAuthenticator] | None:
-    """What makes the authenticator of each connection; None where nobody asks who it is."""
-    if security.new_exchange is None:
+def authenticator_of(security: ChannelSecurity) -> Callable[[str], SaslClientAuthenticator] | None:
+    """What makes the authenticator of a connection to a host; None where nobody asks who it is."""
+    new_exchange = security.new_exchange
+    if new_exchange is None:
         return None
-    return partial(SaslClientAuthenticator, security.mechanism, security.new_exchange)
+    return lambda host: SaslClientAuthenticator(security.mechanism, partial(new_exchange, host))
 
 
 def _refused(mechanism: str, code: int, message: str | None) -> KafkaError:

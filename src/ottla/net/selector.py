@@ -1,8 +1,9 @@
 """The driver of the inline client: sockets and a selector, turned by whoever waits.
 
 A link is one connection on its way through connecting, the TLS handshake and its use; all of it without blocking,
-except for the look-up of a host's name. The driver's clock stands still while nobody turns it: what a caller does
-with one answer takes nothing from the time that the next one has. Owned by one client, in one thread of one process.
+except for the look-up of a host's name and the slow steps of a login. The driver's clock stands still while nobody
+turns it: what a caller does with one answer takes nothing from the time that the next one has. Owned by one client, in
+one thread of one process.
 """
 
 import errno
@@ -14,8 +15,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 
+from ottla.model.errors import KafkaError
 from ottla.net.errors import Closed, StateError
-from ottla.net.transport import MIN_TIMER_MS, Action, Connect, Core, Write, monotonic_ms, reason_of
+from ottla.net.transport import (
+    MIN_TIMER_MS,
+    Action,
+    Connect,
+    Core,
+    Work,
+    Write,
+    monotonic_ms,
+    reason_of,
+)
 
 Predicate = Callable[[], bool]
 
@@ -61,7 +72,7 @@ class InlineDriver:
         self._selector = selectors.DefaultSelector()
         self._links: dict[int, Link] = {}
         self._closed = False
-        self._failed_meanwhile = False
+        self._more_is_due = False
         self._away_ms = 0.0
         self._stopped_at: float | None = monotonic_ms()
 
@@ -106,11 +117,13 @@ class InlineDriver:
             raise Closed()
         while True:
             now = self.now_ms()
-            self._failed_meanwhile = False
+            self._more_is_due = False
             for action in self.core.poll(now):
                 self._perform(action)
-            if not self._failed_meanwhile:
-                return now  # otherwise what follows from that is due now, and no timer will say so
+            if not self._more_is_due:
+                return (
+                    now  # otherwise what follows from what has happened is due now, and no timer will say so
+                )
 
     def _wait(self, timeout_ms: float) -> None:
         timeout_s = 0.0 if timeout_ms <= 0 else max(timeout_ms, MIN_TIMER_MS) / 1000.0
@@ -126,6 +139,9 @@ class InlineDriver:
         if isinstance(action, Connect):
             self._connect(action)
             return
+        if isinstance(action, Work):
+            self._work(action)
+            return
         link = self._links.get(action.link)
         if link is None:
             return
@@ -134,6 +150,15 @@ class InlineDriver:
             self._write(link)
         else:
             self._drop(link)
+
+    def _work(self, action: Work) -> None:
+        result, failure = None, None
+        try:
+            result = action.function()
+        except (KafkaError, OSError) as error:
+            failure = error
+        self._more_is_due = True
+        self.core.on_worked(action.link, result, failure, self.now_ms())
 
     def _connect(self, action: Connect) -> None:
         try:
@@ -284,7 +309,7 @@ class InlineDriver:
         self._lost(link.number, reason)
 
     def _lost(self, number: int, reason: str) -> None:
-        self._failed_meanwhile = True
+        self._more_is_due = True
         self.core.on_disconnected(number, reason, self.now_ms())
 
     def _drop(self, link: Link) -> None:

@@ -5,8 +5,8 @@ what failed.
 import os
 import ssl
 import time
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 # A turn for nothing costs little, a loop that spins costs a core: no timer is shorter than this.
 MIN_TIMER_MS = 1.0
@@ -33,7 +33,14 @@ class Disconnect(NamedTuple):
     link: int
 
 
-Action = Connect | Write | Disconnect
+class Work(NamedTuple):
+    """Call this where it may take its time (it waits, or counts), and report under this link what came of it."""
+
+    link: int
+    function: Callable[[], Any]
+
+
+Action = Connect | Write | Disconnect | Work
 
 
 class Core(Protocol):
@@ -51,6 +58,10 @@ class Core(Protocol):
 
     def on_disconnected(self, link: int, reason: str, now: float) -> None: ...
 
+    def on_worked(self, link: int, result: Any, error: Exception | None, now: float) -> None:
+        """What a Work has returned, or raised."""
+        ...
+
     def poll(self, now: float) -> list[Action]: ...
 
     def next_deadline(self, now: float) -> float: ...
@@ -64,6 +75,9 @@ def monotonic_ms() -> float:
 
 def reason_of(error: Exception) -> str:
     """Why a connection failed, in few words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        # Expired, of another host, of an authority that is not trusted: each has another cure.
+        return f"TLS: certificate verify failed: {error.verify_message.rstrip('.')}"
     if isinstance(error, ssl.SSLError):
         return f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
     if isinstance(error, ConnectionResetError):

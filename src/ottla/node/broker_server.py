@@ -134,6 +134,7 @@ class BrokerServer:
         self._loading = False
         self._interrupted = False
         self._hosts = False
+        self._serving = False
         self._hw_task: asyncio.Task[None] | None = None
         self._rest: asyncio.TimerHandle | None = None
         self.replicas: ReplicaManager
@@ -286,6 +287,7 @@ class BrokerServer:
         await self._publisher.shows(lambda image: not image.brokers[self.node_id].fenced)
         await self.caught_up()
         await self._sockets.serve(Listener.BROKER, Dispatcher(services, Listener.BROKER))
+        self._serving = True
         self._hw_task = spawn_restarting(
             self._checkpoint_high_watermarks, name="checkpoints of high watermarks", owner=OWNER
         )
@@ -333,6 +335,7 @@ class BrokerServer:
             share=self.share,
             topic_creation=topic_creation,
             streams_topics=StreamsInternalTopics(lambda: self.config, creator, self._clock),
+            check_stores=self._sockets.check_stores,
         )
 
     # ---- stopping -----------------------------------------------------------------------------------------
@@ -383,7 +386,8 @@ class BrokerServer:
         self._apply_dynamic_config(delta.after)
         self.logs.set_topic_defaults(LogConfig.from_values(self.config.topic_defaults()))
         self.logs.reconfigure(LogManagerSettings.from_values(self.config.values))
-        self._sockets.reconfigure(self.config)
+        await self._sockets.reconfigure(self.config, is_serving=self._serving)
+        await self._shared.reconfigure(self.config)
         await self.replicas.refresh_all_configs()
         if self.fetchers is not None:
             self.fetchers.reconfigure()

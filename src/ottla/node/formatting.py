@@ -42,8 +42,9 @@ def ensure_formatted(
     controller_endpoints: tuple[Endpoint, ...],
     now_ms: int,
     cluster_id: str | None = None,
+    first_users: Sequence[UserScramCredentialRecord] = (),
 ) -> MetaProperties:
-    """Format what is empty; what the metadata directory says of itself.
+    """Format what is empty, with the users that the cluster begins with; what the metadata directory says of itself.
 
     A directory that cannot be read is left to the LogManager, which takes it offline (KIP-112): only the metadata
     log is something no node can do without.
@@ -69,6 +70,7 @@ def ensure_formatted(
             now_ms=now_ms,
             voters=_own_voters(config, directory_id, controller_endpoints),
             is_metadata_directory=directory == metadata_dir,
+            credentials=first_users,
         )
     return _with_directory_id(metadata_dir, known[metadata_dir])
 

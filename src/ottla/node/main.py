@@ -7,14 +7,17 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.model.tasks import guarded
+from ottla.model.tasks import guarded, spawn_restarting
 
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerConfig
+    from ottla.metadata.records import UserScramCredentialRecord
+    from ottla.node.node import Node
 
 log = logging.getLogger("ottla.node")
 
@@ -28,10 +31,24 @@ EXIT_GAVE_UP: Final = 70
 # A node that had to give up and has not stopped by then, as when a disk does not answer, ends all the same: whoever
 # supervises it would wait for ever.
 LONGEST_STOP_S: float = 60.0
+# How often it is looked whether a certificate is due: it is weeks before it expires.
+RENEWAL_INTERVAL_S: float = 3600.0
+
+# Writes the certificates again that are due; whether there were any. It is called in a thread.
+Renew = Callable[[], bool]
 
 
-def serve(config: "BrokerConfig", cluster_id: str | None = None) -> int:
-    """Run a node until it is told to stop; the exit status. Empty directories get this cluster id, or a new one."""
+def serve(
+    config: "BrokerConfig",
+    cluster_id: str | None = None,
+    *,
+    first_users: "Sequence[UserScramCredentialRecord]" = (),
+    renew: Renew | None = None,
+) -> int:
+    """Run a node until it is told to stop; the exit status.
+
+    Empty directories get this cluster id, or a new one, and these users.
+    """
     logging.basicConfig(
         level=logging.INFO,
         stream=sys.stderr,
@@ -39,7 +56,7 @@ def serve(config: "BrokerConfig", cluster_id: str | None = None) -> int:
     )
     _raise_file_limit()
     gc.disable()  # a start makes much and drops nothing; ShortCollections lets it go on
-    return _run(_serve(config, cluster_id))
+    return _run(_serve(config, cluster_id, first_users, renew))
 
 
 def _run(coroutine: Coroutine[Any, Any, int]) -> int:
@@ -51,7 +68,12 @@ def _run(coroutine: Coroutine[Any, Any, int]) -> int:
         return runner.run(coroutine)
 
 
-async def _serve(config: "BrokerConfig", cluster_id: str | None) -> int:
+async def _serve(
+    config: "BrokerConfig",
+    cluster_id: str | None,
+    first_users: "Sequence[UserScramCredentialRecord]",
+    renew: Renew | None,
+) -> int:
     from ottla.node.node import Node, StartInterrupted, describe_error
     from ottla.node.stalls import ShortCollections
     from ottla.storage.errors import RecoveryAbortedError
@@ -66,22 +88,30 @@ async def _serve(config: "BrokerConfig", cluster_id: str | None) -> int:
     node = Node(
         config,
         cluster_id=cluster_id,
+        first_users=first_users,
         on_fatal=on_fatal,
         stall_report=Path(report) if report else None,
     )
     _stop_on_signals(stop, node.interrupt)
     if os.environ.get(STOP_AT_EOF_VARIABLE):
         _stop_at_end_of_input(stop, node.interrupt)
+    renewing: asyncio.Task[None] | None = None
     try:
         await node.start()
         print(f"ottla {node.describe()}", flush=True)
         ShortCollections().install()
+        if renew is not None:
+            renewing = spawn_restarting(
+                partial(_keep_renewed, node, renew), name="renewing certificates", owner="node"
+            )
         await stop.wait()
     except RecoveryAbortedError:
         log.info("stopped before all logs were read; the next start reads them")
     except StartInterrupted:
         log.info("stopped before it had started")
     finally:
+        if renewing is not None:
+            renewing.cancel()
         await node.stop()
     if node.failure is None:
         return 0
@@ -92,6 +122,14 @@ async def _serve(config: "BrokerConfig", cluster_id: str | None) -> int:
         flush=True,
     )
     return EXIT_GAVE_UP
+
+
+async def _keep_renewed(node: "Node", renew: Renew) -> None:
+    """A certificate that is renewed is served at once, without a restart (KIP-226)."""
+    while True:
+        await asyncio.sleep(RENEWAL_INTERVAL_S)
+        if await asyncio.to_thread(renew):
+            await node.reload_stores()
 
 
 def _end_in_time(why: str) -> None:

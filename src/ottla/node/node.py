@@ -11,12 +11,13 @@ Owner: the process (node.main) or a test.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.config.broker import BrokerConfig
+from ottla.controller.access.delegation_token_control import SECRET_KEY
 from ottla.controller.controller import Controller
 from ottla.metadata.registrations import Endpoint
 from ottla.model.clock import Clock, SystemClock
@@ -39,8 +40,9 @@ from ottla.storage.config import LogManagerSettings
 from ottla.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
+    from ottla.metadata.records import UserScramCredentialRecord
     from ottla.security.audit import AuditLog
-    from ottla.security.scram_credentials import Mechanism, ScramCredential
+    from ottla.security.sasl.scram import ScramUsers
 
 log = logging.getLogger("ottla.node")
 
@@ -63,12 +65,14 @@ class Node:
         *,
         clock: Clock | None = None,
         cluster_id: str | None = None,
+        first_users: "Sequence[UserScramCredentialRecord]" = (),
         on_fatal: Callable[[BaseException], None] | None = None,
         stall_report: Path | None = None,
     ) -> None:
         self._static_config = config
         self._clock = clock or SystemClock()
         self._wanted_cluster_id = cluster_id
+        self._first_users = first_users
         self._on_fatal = on_fatal
         self.failure: BaseException | None = None
         self.node_id = NodeId(config.node_id)
@@ -113,8 +117,7 @@ class Node:
         self.sockets = SocketServer(
             self._static_config,
             clock=self._clock,
-            executor=self._executor,
-            scram_credentials=self._scram_credential,
+            scram_users=self._scram_users,
             audit=audit,
         )
         self._stops.append(self._close_sockets)
@@ -173,6 +176,11 @@ class Node:
             self._stops.remove(self._stop_broker)
             await self._stop_broker()
 
+    async def reload_stores(self) -> None:
+        """Key and trust stores whose files were written again are taken, for new connections."""
+        await self.sockets.reconfigure(self.config)
+        await self._shared.reconfigure(self.config)
+
     # ---- the parts ----------------------------------------------------------------------------------------
 
     def _open_audit_log(self) -> "AuditLog | None":
@@ -199,7 +207,7 @@ class Node:
         """Find out whose the directories are, and take those of a broker."""
         config = self._static_config
         now_ms = self._clock.now_ms()
-        self._meta = ensure_formatted(config, endpoints, now_ms, self._wanted_cluster_id)
+        self._meta = ensure_formatted(config, endpoints, now_ms, self._wanted_cluster_id, self._first_users)
         assert self._meta.cluster_id is not None
         self.cluster_id = self._meta.cluster_id
         if not config.is_broker:
@@ -259,10 +267,15 @@ class Node:
         else:
             await self._shared.observe()
 
-    def _scram_credential(self, mechanism: "Mechanism", user: str) -> "ScramCredential | None":
-        from ottla.metadata.scram import credential_of  # only where somebody logs in by it
+    def _scram_users(self) -> "ScramUsers":
+        from ottla.metadata.cluster_credentials import ClusterCredentials  # only where somebody logs in
 
-        return credential_of(self._shared.metadata.image, mechanism, user)
+        return ClusterCredentials(
+            lambda: self._shared.metadata.image,
+            lambda: self.cluster_id,
+            self._clock.now_ms,
+            self._static_config[SECRET_KEY],
+        )
 
     async def _channels(self) -> NodeChannels:
         config = self._static_config

@@ -6,12 +6,15 @@ active controller goes to this process' own while that is the one, and over the 
 Owner: the node, on its loop. Made when the node's addresses are known, loaded before the roles start, and closed last.
 """
 
+import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
 
 from ottla.config.broker import BrokerConfig
+from ottla.config.errors import ConfigError
 from ottla.metadata.loader import MetadataPublisher
 from ottla.metadata.registrations import Endpoint
 from ottla.model.clock import Clock
@@ -26,6 +29,8 @@ from ottla.security.channels import PLAIN_CHANNELS, ChannelSecurity, NodeChannel
 from ottla.server.forwarding import ChannelSettings, RemoteController
 from ottla.storage.dirs.log_dir import DirLock
 from ottla.storage.dirs.meta_properties import MetaProperties
+
+log = logging.getLogger("ottla.node")
 
 
 class SharedServer:
@@ -73,6 +78,17 @@ class SharedServer:
         if self._lock is not None:
             self._lock.acquire()
         self.raft.load()
+
+    async def reconfigure(self, config: BrokerConfig) -> None:
+        """New connections to other nodes use the stores of this configuration; what cannot be used is said and left."""
+        if all(channel.ssl_context is None for channel in self.channels):
+            return
+        from ottla.server.network.channel_builders import renew_node_channels
+
+        try:
+            await asyncio.to_thread(renew_node_channels, self.channels, config)
+        except ConfigError as error:
+            log.error("what was used before is used on: %s", error)
 
     async def observe(self) -> None:
         """Follow the quorum without a vote: a node that is only a broker."""

@@ -3,15 +3,17 @@
 Rules: the log keeps a token without its HMAC, which is its secret and follows from its id and the cluster's secret key;
 whoever has that key can make it. The key and what is made with it are in no repr. An HMAC is computed once for each
 token: what is remembered is a function of the id, and bounded by how many tokens there are. Owned by whoever made it,
-one for the controller and one for the broker.
+one for the controller and one for the broker; credentials are made in threads.
 """
 
+import base64
 import hmac
 from collections.abc import Callable, Collection, Set
 from typing import Final, Protocol
 
 from ottla.model.time_slice import Steps
 from ottla.security.principal import KafkaPrincipal
+from ottla.security.scram_credentials import MIN_ITERATIONS, Mechanism, ScramCredential, credential_of
 
 # Timestamps of an answer that has no token to tell of.
 ERROR_TIMESTAMP: Final = -1
@@ -20,6 +22,8 @@ _ALGORITHM: Final = "sha512"
 _GONE_AT_MOST: Final = 1_000
 # Computed in one step: a quarter of a millisecond.
 _PER_STEP: Final = 100
+# Credentials that are remembered; each was some milliseconds' work.
+_CREDENTIALS_AT_MOST: Final = 10_000
 
 
 class Token(Protocol):
@@ -70,6 +74,28 @@ class TokenHmacs:
                     yield
         found = self._ids.get(token_hmac)
         return found if found is not None and found in ids else None
+
+
+class DelegationTokenCache:
+    """What shows that somebody has a token, for SCRAM: its id is the name, its HMAC in base64 the password."""
+
+    __slots__ = ("_made", "_secret_key")
+
+    def __init__(self, secret_key: str) -> None:
+        self._secret_key = secret_key
+        self._made: dict[tuple[str, str, bytes], ScramCredential] = {}
+
+    def credential(self, mechanism: Mechanism, token_id: str, salt: bytes) -> ScramCredential:
+        """Of a token that there is. In a thread: the first time it is PBKDF2."""
+        key = (mechanism.name, token_id, salt)
+        known = self._made.get(key)
+        if known is None:
+            password = base64.b64encode(TokenHmacs(self._secret_key).hmac_of(token_id)).decode()
+            known = credential_of(mechanism, password, salt, MIN_ITERATIONS)
+            if len(self._made) >= _CREDENTIALS_AT_MOST:
+                self._made.clear()
+            self._made[key] = known
+        return known
 
 
 def is_expired(token: Token, now_ms: int) -> bool:

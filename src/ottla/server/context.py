@@ -1,7 +1,7 @@
 """What a handler is given: the node's services, and who asks."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -92,6 +92,8 @@ class ControllerServices:
     gone_brokers: GoneBrokers | None = None
     # Who judges requests; None: everybody may do everything.
     authorizer: Authorizer | None = None
+    # Raises ConfigError if this node's listeners could not go on with a configuration; with the keys that were named.
+    check_stores: Callable[["BrokerConfig", Collection[str]], Awaitable[None]] | None = None
     # What large requests list, all together.
     elements: ElementBudget = field(default_factory=ElementBudget)
 

@@ -6,8 +6,12 @@ that made it. A client left by the parent of a fork is forgotten without touchin
 Spark's connector hands all `kafka.*` options to the Java client, which ignores what it does not know. Here a name that
 no client of Kafka knows is an error with the nearest one that is known; what the Java client knows and Ottla's has no
 use for (metrics reporters, buffers, assignors) is ignored and named in the log; what would silently weaken a connection
-(SASL) is refused. The names of all other options are here, too, for jobs hand the same ones to their reads and to their
-writes: each ignores, whatever its value, what only the other one has.
+(a key of `ssl.` or `sasl.` that there is not) is refused. The names of all other options are here, too, for jobs hand
+the same ones to their reads and to their writes: each ignores, whatever its value, what only the other one has.
+
+Settings of the client may also stand in a properties file, named by the option `ottla.config`: then only its path is in
+Spark's plan, and each process reads it that connects with it. What is a secret never goes to Spark's workers by an
+option: ottla.spark.delegation says what they log in with.
 """
 
 import atexit
@@ -18,12 +22,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ottla.client.config import ClientConfig
+from ottla.client.config import ClientConfig, settings_file
 from ottla.client.errors import ConfigError
 from ottla.client.inline import InlineClient
 
 PREFIX = "kafka."
 BOOTSTRAP = "bootstrap.servers"
+CONFIG_FILE = "ottla.config"
 STRATEGIES = ("subscribe", "subscribePattern", "assign")
 SOURCE_NAMES = (
     *STRATEGIES,
@@ -44,6 +49,7 @@ SOURCE_NAMES = (
     "groupIdPrefix",
     "ottla.group",
     "ottla.pushdown",
+    CONFIG_FILE,
 )
 # Options of Spark's connector for its own consumers and retries: taken, and of no effect.
 SOURCE_NO_MEANING = (
@@ -58,6 +64,7 @@ SINK_NAMES = (
     "ottla.write.id",
     "ottla.write.version",
     "failOnDataLoss",
+    CONFIG_FILE,
 )
 # For Spark itself.
 SPARK_NAMES = ("checkpointLocation", "path", "queryName")
@@ -82,6 +89,10 @@ _JAVA_ONLY = """
     encryption.allow.plaintext encryption.key
 """
 _NO_MEANING = frozenset(_JAVA_ONLY.split())
+# What Spark takes for no secret, and so shows in its plans: it hides what is called a password, a secret or a token.
+_SHOWN = {
+    "ssl.keystore.key": "it would stand in Spark's plans for all to see; name a file by kafka.ssl.keystore.location"
+}
 CLIENT_ID = "ottla-spark"
 MAX_CLIENTS = 8
 
@@ -98,6 +109,27 @@ class KafkaOptions:
     client: tuple[tuple[str, str], ...] = field(repr=False)
     used: Mapping[str, str]  # further keys that the caller uses
     ignored: tuple[str, ...]
+    file: str | None = None  # ottla.config: more of the client's settings, for whatever process connects
+
+
+def settings_of(kafka: KafkaOptions) -> dict[str, str]:
+    """All settings of the client: those of the file, read now, and before them those of the options; OptionError."""
+    given = dict(kafka.client)
+    if kafka.file is None:
+        return given
+    try:
+        found = settings_file(kafka.file).taken
+    except ConfigError as error:
+        raise OptionError(f"the option {CONFIG_FILE}: {error}") from None
+    except OSError as error:
+        raise OptionError(f"the option {CONFIG_FILE}: {kafka.file}: {error.strerror or error}") from None
+    for store in _STORES:
+        if any(key.startswith(store) for key in given):  # a store is another one as a whole
+            found = {key: value for key, value in found.items() if not key.startswith(store)}
+    return {**found, **given}
+
+
+_STORES = (("ssl.truststore.", "ssl.ca."), ("ssl.keystore.", "ssl.key.", "ssl.certificate."))
 
 
 def kafka_options(
@@ -105,19 +137,27 @@ def kafka_options(
 ) -> KafkaOptions:
     """Sorts out `kafka.*` of all options. `used`: keys the caller has a use for; `refused`: key -> why."""
     given = {name[len(PREFIX) :]: value for name, value in options.items() if name.startswith(PREFIX)}
-    if not given.get(BOOTSTRAP, "").strip():
+    file = options.get(CONFIG_FILE, "").strip() or None
+    if file is None and not given.get(BOOTSTRAP, "").strip():
         raise OptionError(f"the option {PREFIX}{BOOTSTRAP} is missing: host:port of a broker, or several")
     for name in sorted(given):
         _check_name(name, set(used), refused or {})
     client = {name: given[name] for name in given if name in CLIENT_KEYS}
-    _check_client(client)
-    return KafkaOptions(
+    made = KafkaOptions(
         client=tuple(sorted(client.items())),
         used={name: given[name] for name in given if name in used},
         ignored=tuple(
             sorted(PREFIX + name for name in given if name in _NO_MEANING and name not in {*used, *client})
         ),
+        file=file if file is None or file.startswith("~") else os.path.abspath(file),
     )
+    settings = settings_of(made)
+    if not settings.get(BOOTSTRAP, "").strip():
+        raise OptionError(
+            f"the option {PREFIX}{BOOTSTRAP} is missing, and {file} does not have it: host:port of a broker, or several"
+        )
+    _check_client(settings)
+    return made
 
 
 def check_names(given: Mapping[str, str]) -> None:
@@ -138,10 +178,9 @@ def boolean(given: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def _check_name(name: str, used: set[str], refused: Mapping[str, str]) -> None:
-    if name in refused:
-        raise OptionError(f"the option {PREFIX}{name} is not supported: {refused[name]}")
-    if name.startswith("sasl."):
-        raise OptionError(f"the option {PREFIX}{name} is not supported: the data source has no SASL yet")
+    why = refused.get(name) or _SHOWN.get(name)
+    if why is not None:
+        raise OptionError(f"the option {PREFIX}{name} is not supported: {why}")
     known = {*CLIENT_KEYS, *_NO_MEANING, *used}
     if name in known:
         return
@@ -151,11 +190,6 @@ def _check_name(name: str, used: set[str], refused: Mapping[str, str]) -> None:
 
 
 def _check_client(client: Mapping[str, str]) -> None:
-    if client.get("security.protocol", "").startswith("SASL"):
-        # A password would stand in plans and logs.
-        raise OptionError(
-            "kafka.security.protocol: only PLAINTEXT and SSL here; the data source has no SASL yet"
-        )
     try:
         ClientConfig.of(client)
     except ConfigError as error:
@@ -166,23 +200,23 @@ def _check_client(client: Mapping[str, str]) -> None:
         raise OptionError(f"kafka.*: {words}") from None
 
 
-_Key = tuple[int, tuple[tuple[str, str], ...]]
+_Key = tuple[int, tuple[tuple[str, str], ...], str | None]
 _clients: dict[_Key, InlineClient] = {}
 
 
 def connect(kafka: KafkaOptions, **more: Any) -> InlineClient:
     """A client of the caller's own, started; the caller closes it."""
-    settings: dict[str, Any] = {"client.id": CLIENT_ID, **dict(kafka.client), **more}
+    settings: dict[str, Any] = {"client.id": CLIENT_ID, **settings_of(kafka), **more}
     return InlineClient(settings).start()
 
 
 def shared_client(kafka: KafkaOptions) -> InlineClient:
     """The client that this process keeps for these settings; started, never closed by the caller."""
-    key: _Key = (os.getpid(), kafka.client)
+    key: _Key = (os.getpid(), kafka.client, kafka.file)
     client = _clients.get(key)
     if client is None:
         _make_room()
-        client = _clients[key] = connect(kafka, **_patient(kafka))
+        client = _clients[key] = connect(kafka, **patient(kafka))
         # Spark collects garbage after every task: 25 ms to walk all that is imported, which stays anyway.
         gc.freeze()
     return client
@@ -195,9 +229,9 @@ def forget(client: InlineClient) -> None:
     client.close()
 
 
-def _patient(kafka: KafkaOptions) -> dict[str, Any]:
-    """A task that starts while a broker restarts waits for it as long as one that is connected already does."""
-    given = dict(kafka.client)
+def patient(kafka: KafkaOptions) -> dict[str, Any]:
+    """Who starts while a broker restarts waits for it as long as who is connected already does."""
+    given = settings_of(kafka)
     if "bootstrap.timeout.ms" in given:
         return {}
     return {"bootstrap.timeout.ms": ClientConfig.of(given).default_api_timeout_ms}

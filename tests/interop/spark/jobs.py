@@ -1,13 +1,15 @@
 """The jobs that test_spark.py runs, in a Python of their own that has PySpark: `jobs.py JOB BOOTSTRAP JARS DIR`.
 
 Each prints one JSON document as its last line. Nothing here knows of Ottla: it is Spark's own connector, as a user of
-Apache Kafka writes it.
+Apache Kafka writes it. JOB_OPTIONS names a file with further options of every source and sink, as JSON.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -24,9 +26,15 @@ def session(jars: str) -> SparkSession:
     )
 
 
-def read(spark: SparkSession, bootstrap: str, topic: str, **options: str) -> DataFrame:
-    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap)
-    return reader.options(**options).option("subscribe", topic).load()
+def options() -> dict[str, str]:
+    file = os.environ.get("JOB_OPTIONS")
+    found: dict[str, str] = json.loads(Path(file).read_text()) if file else {}
+    return found
+
+
+def read(spark: SparkSession, bootstrap: str, topic: str, **more: str) -> DataFrame:
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).options(**options())
+    return reader.options(**more).option("subscribe", topic).load()
 
 
 def write(spark: SparkSession, bootstrap: str, where: str) -> Any:
@@ -36,9 +44,8 @@ def write(spark: SparkSession, bootstrap: str, where: str) -> Any:
         "concat('row ', id) as value",
         "array(named_struct('key', 'origin', 'value', cast('spark' as binary))) as headers",
     )
-    rows.write.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("topic", "in").option(
-        "includeHeaders", "true"
-    ).save()
+    writer = rows.write.format("kafka").option("kafka.bootstrap.servers", bootstrap).options(**options())
+    writer.option("topic", "in").option("includeHeaders", "true").save()
     return rows.count()
 
 
@@ -58,6 +65,7 @@ def stream(spark: SparkSession, bootstrap: str, where: str) -> Any:
     source = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", bootstrap)
+        .options(**options())
         .option("subscribe", "in")
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", 400)
@@ -67,6 +75,7 @@ def stream(spark: SparkSession, bootstrap: str, where: str) -> Any:
         source.select(col("key"), upper(col("value").cast("string")).alias("value"))
         .writeStream.format("kafka")
         .option("kafka.bootstrap.servers", bootstrap)
+        .options(**options())
         .option("topic", "out")
         .option("checkpointLocation", where)
         .trigger(availableNow=True)

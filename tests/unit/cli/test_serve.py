@@ -8,7 +8,6 @@ import re
 import shutil
 import socket
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -163,11 +162,11 @@ def test_a_file_that_apache_starts_with_is_taken(tmp_path: Path, capsys: Capture
 
 def test_settings_that_promise_protection_keep_a_node_from_starting(tmp_path: Path, capsys: Capture) -> None:
     file, data = tmp_path / "server.properties", tmp_path / "data"
-    file.write_text(APACHE + "sasl.kerberos.service.name=kafka\n")
-    words = ["-X", "delegation.token.secret.key=geheim"]
+    file.write_text(APACHE + "sasl.server.callback.handler.class=com.example.Handler\n")
+    words = ["-X", "sasl.jaas.config=geheim"]
     assert main(["serve", "-c", str(file), "-d", str(data), *words]) == 2
     error = capsys.readouterr().err
-    assert f"delegation.token.secret.key (-X), sasl.kerberos.service.name ({file}, line 19)" in error
+    assert f"sasl.jaas.config (-X), sasl.server.callback.handler.class ({file}, line 19)" in error
     assert "geheim" not in error
     assert error.count("\n") == 1
     assert not data.exists()
@@ -475,7 +474,7 @@ def test_a_pipe_is_a_file_too(tmp_path: Path) -> None:
 
 async def _advertised(listeners: str, caplog: pytest.LogCaptureFixture) -> tuple[list[str], list[str]]:
     config = BrokerConfig.of({"log.dirs": "/nowhere", "listeners": listeners})
-    sockets = SocketServer(config, clock=SystemClock(), executor=ThreadPoolExecutor())
+    sockets = SocketServer(config, clock=SystemClock())
     await sockets.bind()
     hosts = [endpoint.host for endpoint in sockets.advertised(config.advertised_broker_listeners)]
     sockets.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ottla.cli.args import BOOTSTRAP, OUTPUT, CliError, Command, UsageError, argument, switch, unknown
+from ottla.cli.client import COMMAND_CONFIG, PROFILE
 from ottla.cli.output import counted, emit, emit_json, say
 from ottla.examples import PIPELINES, source_of
 
@@ -229,6 +230,7 @@ stopped, from the checkpoint in the state directory. Ctrl-C stops cleanly.
 
   ottla pipeline run clicks.py
   ottla pipeline run clicks.py --master spark://host:7077 -b broker:9092 --detach
+  ottla pipeline run clicks.py --command-config client.properties
   ottla pipeline run clicks.py --remote sc://host:15002 --checkpoint-dir s3a://bucket/checkpoints"""
 
 COMMAND = Command(
@@ -276,13 +278,16 @@ COMMAND = Command(
                 metavar="KEY=VALUE",
                 help="a setting of Spark (may be given many times)",
             ),
+            PROFILE,
+            COMMAND_CONFIG,
             argument(
                 "-X",
                 "--property",
                 action="append",
                 default=[],
                 metavar="KEY=VALUE",
-                help="a setting of the client, e.g. security.protocol=SSL (may be given many times)",
+                help="a setting of the client, e.g. security.protocol=SSL (may be given many times); others on this "
+                "machine see it: passwords belong into a file",
             ),
             run=_run,
             details=_RUN_DETAILS,

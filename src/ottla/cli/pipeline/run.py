@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ottla.cli.args import EXIT_INTERRUPTED, CliError, UsageError, bootstrap_servers, pairs
-from ottla.cli.client import explained
+from ottla.cli.client import command_config, explained
 from ottla.cli.output import say
+from ottla.cli.profile import profile_file
 from ottla.model.install import install
 
 if TYPE_CHECKING:
@@ -46,13 +47,33 @@ def run(args: argparse.Namespace, root: Path) -> int:
         )
     _require_spark(args.remote)
     pipeline = checked(args.file, args.name)
-    bootstrap = bootstrap_servers(args.bootstrap_server)
-    options = {f"kafka.{key}": value for key, value in pairs(args.property, "-X")}
+    options, bootstrap = _client_options(args)
     conf = dict(pairs(args.conf, "--conf"))
     home = _home(root, pipeline.name)
     _check_topics(pipeline, bootstrap, options, create_all=args.create_topics)
     spec = _spec(args, pipeline, home, bootstrap, conf, options)
     return _detached(spec, home) if args.detach else _watched(spec, home)
+
+
+def _client_options(args: argparse.Namespace) -> tuple[dict[str, str], str]:
+    """The options of every source and sink, and where the brokers are.
+
+    A file of settings goes to Spark by its path, not by what is in it: --command-config, or else the profile.
+    """
+    from ottla.client.config import settings_file
+    from ottla.client.errors import ConfigError
+    from ottla.spark.connection import CONFIG_FILE
+
+    options = {f"kafka.{key}": value for key, value in pairs(args.property, "-X")}
+    named = options.pop("kafka.bootstrap.servers", None)
+    file = command_config(args) or profile_file(args.profile)
+    if file is not None:
+        options[CONFIG_FILE] = str(Path(file).absolute())
+        try:
+            named = named or settings_file(file).taken.get("bootstrap.servers")
+        except ConfigError as error:
+            raise UsageError(str(error)) from None
+    return options, args.bootstrap_server or named or bootstrap_servers(None)
 
 
 def checked(file: str, name: str | None) -> Pipeline:
@@ -170,16 +191,19 @@ def _drop_old_logs(logs: Path) -> None:
 
 
 def _start(spec: Spec) -> subprocess.Popen[bytes]:
-    """The runner, away from this terminal's signals."""
-    command = [sys.executable, "-m", "ottla.spark.pipeline.runner", spec.to_json()]
+    """The runner, away from this terminal's signals. What it is to do is not for everybody's eyes, as arguments are."""
+    command = [sys.executable, "-m", "ottla.spark.pipeline.runner", spec.name]
     with open(spec.spark_log, "ab") as noise:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE if spec.watched else subprocess.DEVNULL,
-            stdout=noise,
-            stderr=noise,
-            start_new_session=True,
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=noise, stderr=noise, start_new_session=True
         )
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it has ended already, and its log says why
+        process.stdin.write(spec.to_json().encode() + b"\n")
+        process.stdin.flush()
+        if not spec.watched:
+            process.stdin.close()
+    return process
 
 
 def _detached(spec: Spec, home: Home) -> int:

@@ -57,17 +57,18 @@ class GssapiSaslServer:
 
     is_slow: ClassVar[bool] = True
 
-    def __init__(self, context: GssContext, short_namer: KerberosShortNamer) -> None:
+    def __init__(self, context: Callable[[], GssContext], short_namer: KerberosShortNamer) -> None:
+        """`context` is made with the first message, in a thread."""
         self.complete = False
         self.authorization_id = ""
         self.token_authenticated = False
         self.expires_at_ms: int | None = None
         # The whole name, of which the rules make the user's.
         self.kerberos_name: KerberosName | None = None
-        self._context = context
+        self._new_context = context
         self._short_namer = short_namer
         self._rounds = 0
-        self._step = self._accept
+        self._step = self._first
 
     def evaluate(self, response: bytes) -> bytes:
         # The exchange is over unless the step says what comes next.
@@ -78,6 +79,10 @@ class GssapiSaslServer:
 
     def _over(self, response: bytes) -> bytes:
         raise _error("a token after the end of the exchange")
+
+    def _first(self, response: bytes) -> bytes:
+        self._context = self._new_context()
+        return self._accept(response)
 
     def _accept(self, response: bytes) -> bytes:
         token, complete = _call("GSS accept", lambda: (self._context.step(response), self._context.complete))
@@ -193,6 +198,21 @@ def _is_retriable(error: Exception, *, client: bool) -> bool:
     return client and isinstance(major, int) and major >> _ROUTINE_ERROR_SHIFT & 0xFF == _NO_CREDENTIAL
 
 
+def require_package() -> None:
+    """ConfigError if gssapi is not installed."""
+    _package()
+
+
+def default_realm() -> str:
+    """Of this machine; none if Kerberos does not know it, as in Kafka."""
+    gssapi = _package()
+    try:
+        name = gssapi.Name("ottla", gssapi.NameType.kerberos_principal)
+        return str(name.canonicalize(gssapi.MechType.kerberos)).rpartition("@")[2]
+    except gssapi.exceptions.GSSError:
+        return ""
+
+
 class KerberosLogin(NamedTuple):
     """What a JAAS text says of a Kerberos login (Krb5LoginModule); None where MIT's library is to find it itself."""
 
@@ -200,6 +220,11 @@ class KerberosLogin(NamedTuple):
     keytab: str | None
     ticket_cache: str | None
     service_name: str | None
+
+
+NO_LOGIN: Final = KerberosLogin(None, None, None, None)
+# Of a broker that takes tickets for all whose keys it has.
+ANY_PRINCIPAL: Final = "*"
 
 
 def kerberos_login(entry: JaasEntry) -> KerberosLogin:
@@ -224,6 +249,8 @@ def accept_context(login: KerberosLogin) -> GssContext:
     """A broker's context, for one exchange. Reads the key table; SaslError if it cannot be used."""
     gssapi = _package()
     store = None if login.keytab is None else {"keytab": login.keytab}
+    if login.principal == ANY_PRINCIPAL:
+        login = login._replace(principal=None)
 
     def made() -> GssContext:
         credentials = _credentials(gssapi, login, "accept", store)
@@ -236,7 +263,9 @@ def accept_context(login: KerberosLogin) -> GssContext:
 def initiate_context(login: KerberosLogin, service_name: str, host: str) -> GssContext:
     """A client's context, for one exchange with the broker at `host`, which has to prove itself too; SaslError."""
     gssapi = _package()
-    files = {"client_keytab": login.keytab, "ccache": login.ticket_cache}
+    # Tickets of a key table stay in this process: the user's cache is the user's. The library renews them by itself.
+    own_cache = None if login.keytab is None else f"MEMORY:ottla-{login.principal or ''}-{login.keytab}"
+    files = {"client_keytab": login.keytab, "ccache": login.ticket_cache or own_cache}
     store = {key: path for key, path in files.items() if path is not None} or None
 
     def made() -> GssContext:

@@ -1,13 +1,12 @@
-r"""Kerberos names, and the users that they stand for: `sasl.kerberos.principal.to.local.rules` (KerberosShortNamer).
+"""Kerberos names, and the users that they stand for: `sasl.kerberos.principal.to.local.rules` (KerberosShortNamer).
 
 A rule is DEFAULT (a name of the default realm is its first component) or RULE:[n:string](regexp)s/pattern/new/g/L, for
 names of n components: $0 in the string is the realm, $1 and $2 are components; what it makes has to fit the whole
 regexp, and then patterns are replaced in it, the first one or with g all; L and U change the case. The first rule that
 fits decides; what it makes is a user's name if it has no / and no @ in it.
 
-Rules: regular expressions are Java's. Those that Python reads otherwise are translated (`.`, `$`) or refused when the
-rules are read, as is what would fail on each name in Java: no rule means one thing there and another here, but for
-`\b`, which knows letters of ASCII only since Java 19. Pure.
+Rules: regular expressions are Java's (ottla.security.java_regex); those that have no equal here are refused when the
+rules are read, as is what would fail on each name in Java. Pure.
 """
 
 import re
@@ -15,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from ottla.config.errors import ConfigError
+from ottla.security.java_regex import compile_java, replaced, replacement
 
 KEY: Final = "sasl.kerberos.principal.to.local.rules"
 MAX_NAME_LENGTH: Final = 4096
@@ -28,21 +28,6 @@ _RULE: Final = re.compile(
 _PARAMETER: Final = re.compile(r"\$([0-9]*)")
 _NON_SIMPLE: Final = re.compile(r"[/@]")
 _MAX_DIGITS: Final = 9
-
-# What Java's patterns are taken apart into: escapes, classes, the signs that mean something else here, groups.
-_PIECE: Final = re.compile(
-    r"(?P<reference>\\[1-9][0-9]*)|(?P<escape>\\.)|(?P<set>\[\^?(?:\\.|[^\]\\])+\])|(?P<dot>\.)|(?P<end>\$)"
-    r"|(?P<name>\(\?<(?![=!]))|(?P<same>\(\?(?::|=|!|<=|<!)|\{[0-9]{1,5}(?:,[0-9]{0,5})?\})"
-    r"|(?P<other>\(\?|[\[{])|.",
-    re.DOTALL,
-)
-_LINE_ENDS: Final = r"\n\r\x85\u2028\u2029"
-# Escapes that mean the same, beside every sign that is no letter: classes of ASCII, boundaries, the start.
-_SAME_ESCAPES: Final = frozenset("dDwWsSbBAtnrf")
-_SAME_IN_SET: Final = frozenset("dDwWsStnrf")
-_ESCAPE: Final = re.compile(r"\\.", re.DOTALL)
-# Of Java's classes, or of those that Python may have one day.
-_SET_OPERATIONS: Final = ("[", "&&", "--", "||", "~~")
 
 
 class NoMatchingRule(ValueError):
@@ -108,7 +93,7 @@ def _parse_rule(default_realm: str, text: str) -> _Rule:
         return lambda parameters: _simple(parameters[1], text) if parameters[0] == default_realm else None
     try:
         return _rule(found, text)
-    except (ValueError, re.error, OverflowError, RecursionError) as error:
+    except ValueError as error:
         raise ConfigError(f"Invalid rule of {KEY}: {text}: {error}", KEY) from None
 
 
@@ -116,15 +101,10 @@ def _rule(found: re.Match[str], text: str) -> _Rule:
     if not 0 < len(found["components"]) <= _MAX_DIGITS:
         raise ValueError("no number of components")
     components, pieces = int(found["components"]), _format(found["format"], int(found["components"]))
-    match = None if found["match"] is None else _compile(found["match"])
-    pattern = None if found["substitution"] is None else _compile(found["pattern"])
-    replacement = [] if pattern is None else _replacement(found["replacement"], pattern)
+    match = None if found["match"] is None else compile_java(found["match"])
+    pattern = None if found["substitution"] is None else compile_java(found["pattern"])
+    template = [] if pattern is None else replacement(found["replacement"], pattern)
     count = 0 if found["repeat"] else 1
-
-    def replaced(base: str) -> str:
-        if pattern is None:
-            return base
-        return pattern.sub(lambda at: "".join(_of(piece, at) for piece in replacement), base, count=count)
 
     def apply(parameters: list[str]) -> str | None:
         if len(parameters) - 1 != components:
@@ -132,7 +112,7 @@ def _rule(found: re.Match[str], text: str) -> _Rule:
         base = "".join(piece if isinstance(piece, str) else parameters[piece] for piece in pieces)
         if match is not None and match.fullmatch(base) is None:
             return None
-        short = _simple(replaced(base), text)
+        short = _simple(base if pattern is None else replaced(pattern, template, base, count), text)
         return short.lower() if found["case"] == "L" else short.upper() if found["case"] == "U" else short
 
     return apply
@@ -156,63 +136,3 @@ def _format(text: str, components: int) -> list[str | int]:
         pieces += [text[end : found.start()], int(found[1])]
         end = found.end()
     return [*pieces, text[end:]]
-
-
-def _of(piece: str | int, found: re.Match[str]) -> str:
-    return piece if isinstance(piece, str) else found[piece] or ""
-
-
-def _replacement(text: str, pattern: re.Pattern[str]) -> list[str | int]:
-    """Texts and groups, as Matcher.appendReplacement reads them: $1, ${name}, and \\ before what means itself."""
-    pieces: list[str | int] = []
-    at = 0
-    while at < len(text):
-        sign, at = text[at], at + 1
-        if sign == "\\":
-            if at == len(text):
-                raise ValueError("the replacement ends with a backslash")
-            pieces.append(text[at])
-            at += 1
-        elif sign != "$":
-            pieces.append(sign)
-        elif text.startswith("{", at):
-            name, brace, _ = text[at + 1 :].partition("}")
-            if not brace or name not in pattern.groupindex:
-                raise ValueError("the replacement has a group that the pattern has not")
-            pieces.append(pattern.groupindex[name])
-            at += len(name) + 2
-        else:
-            # As many digits as make a group that there is, but one at least.
-            digits = re.compile("[0-9]+").match(text, at)
-            numbers = [int(digits[0][:length]) for length in range(1, len(digits[0]) + 1)] if digits else []
-            fitting = [number for number in numbers[:3] if number <= pattern.groups]
-            if not fitting or numbers[0] > pattern.groups:
-                raise ValueError("a $ in the replacement without a group of the pattern")
-            pieces.append(fitting[-1])
-            at += len(fitting)
-    return pieces
-
-
-def _compile(text: str) -> re.Pattern[str]:
-    """One of java.util.regex's patterns, meaning the same; ValueError for one that cannot."""
-    return re.compile("".join(_translated(piece) for piece in _PIECE.finditer(text)), re.ASCII)
-
-
-def _translated(piece: re.Match[str]) -> str:
-    text = piece[0]
-    if piece["dot"]:
-        return f"[^{_LINE_ENDS}]"
-    if piece["end"]:
-        return r"(?=(?:\r\n|(?<!\r)\n|[\r\x85\u2028\u2029])?\Z)"
-    if piece["name"]:
-        return "(?P<"
-    if piece["escape"] and text[1].isalnum() and text[1] not in _SAME_ESCAPES:
-        raise ValueError(f"{text} is not supported")
-    if piece["set"]:
-        letters = {escape[1] for escape in _ESCAPE.findall(text) if escape[1].isalnum()}
-        plain = _ESCAPE.sub("", text[1:])
-        if not letters <= _SAME_IN_SET or any(sign in plain for sign in _SET_OPERATIONS):
-            raise ValueError(f"the class {text} is not supported")
-    if piece["other"] or len(piece["reference"] or "") > len(r"\1"):
-        raise ValueError(f"{text} is not supported here")
-    return f"(?:{text})" if piece["reference"] else text

@@ -4,7 +4,7 @@ Rules: an exchange is bytes in, bytes out; it knows no socket, no file and no cl
 `evaluate`, whatever a peer sends; after one, the exchange is over. One exchange belongs to one connection.
 """
 
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ottla.model.errors import ErrorCode, KafkaError
 
@@ -28,6 +28,8 @@ class SaslMechanism(NamedTuple):
 
     name: str
     login_module: str
+    # Before a client's first message it may have to ask somebody else: for a token, for a ticket.
+    login_is_slow: bool = False
 
 
 MECHANISMS: Final = {
@@ -36,8 +38,8 @@ MECHANISMS: Final = {
         SaslMechanism(PLAIN, _PLAIN_LOGIN),
         SaslMechanism(SCRAM_SHA_256, _SCRAM_LOGIN),
         SaslMechanism(SCRAM_SHA_512, _SCRAM_LOGIN),
-        SaslMechanism(OAUTHBEARER, _OAUTH_LOGIN),
-        SaslMechanism(GSSAPI, _KERBEROS_LOGIN),
+        SaslMechanism(OAUTHBEARER, _OAUTH_LOGIN, login_is_slow=True),
+        SaslMechanism(GSSAPI, _KERBEROS_LOGIN, login_is_slow=True),
     )
 }
 LOGIN_MODULES: Final = frozenset(mechanism.login_module for mechanism in MECHANISMS.values())
@@ -74,8 +76,9 @@ def _words(mechanism: str, what: str) -> str:
 class SaslServer(Protocol):
     """The broker's side of one exchange. Until `complete`, the other attributes say nothing about anybody."""
 
-    # `evaluate` may wait, or work for more than a millisecond: it is to be called in a thread.
-    is_slow: ClassVar[bool]
+    @property
+    def is_slow(self) -> bool:
+        """The next `evaluate` may wait, or work for more than a millisecond: it is to be called in a thread."""
 
     complete: bool
     # The user's name.
@@ -96,8 +99,9 @@ class SaslClient(Protocol):
     complete with a response still to be sent: the server's answer to that says no more than that it agrees.
     """
 
-    # As on the server.
-    is_slow: ClassVar[bool]
+    @property
+    def is_slow(self) -> bool:
+        """As on the server."""
 
     complete: bool
 

@@ -1,8 +1,8 @@
 """OAUTHBEARER (RFC 7628, KIP-255): a client shows a token that somebody else has signed.
 
-Rules: whether a token is good is a validator's to say, `ottla.security.jwt`; nothing here looks into one, and no error
-has any of it. A client whose token is refused is told so in JSON, replies with a single byte, and only then has failed.
-Pure.
+Rules: whether a token is good is a validator's to say, `ottla.security.sasl.oauth.jwt`; nothing here looks into one,
+and no error has any of it. A client whose token is refused is told so in JSON, replies with a single byte, and only
+then has failed. Pure.
 """
 
 import json
@@ -64,6 +64,18 @@ class InvalidTokenError(Exception):
 
 # From a token to what it says; InvalidTokenError for one that is not to be trusted. It may wait for keys.
 TokenValidator = Callable[[str], OAuthToken]
+
+
+def checked_validator(validate: TokenValidator) -> TokenValidator:
+    """One of the operator's own, held to what it returns."""
+
+    def checked(token: str) -> OAuthToken:
+        found = validate(token)
+        if not isinstance(found, OAuthToken) or not found.principal_name:
+            raise TypeError("a validator that returns no OAuthToken")
+        return found
+
+    return checked
 
 
 class OAuthBearerSaslServer:

@@ -27,10 +27,10 @@ _UTF8_NUL: Final = b"\0"
 class PlainSaslServer:
     """One exchange: a message, and the answer is empty."""
 
-    is_slow: ClassVar[bool] = False
-
-    def __init__(self, credentials: PlainCredentials) -> None:
+    def __init__(self, credentials: PlainCredentials, *, is_slow: bool = False) -> None:
+        """`is_slow` says that whoever knows the credentials may take a while."""
         self.complete = False
+        self.is_slow = is_slow
         self.authorization_id = ""
         self.token_authenticated = False
         self.expires_at_ms: int | None = None

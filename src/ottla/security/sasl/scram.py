@@ -14,8 +14,8 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
 
 from ottla.security.sasl.jaas import JaasEntry, check_mechanism, username_and_password, utf8
 from ottla.security.sasl.mechanisms import SaslError
@@ -45,8 +45,22 @@ class ScramToken:
     """What a server keeps of a delegation token, whose id is the name and whose HMAC is the password (KIP-48)."""
 
     owner: str
-    credential: ScramCredential
+    # From a salt, with MIN_ITERATIONS. Slow: it is PBKDF2, unless the token was shown before.
+    credential: Callable[[bytes], ScramCredential] = field(repr=False)
     expires_at_ms: int
+
+
+class ScramUsers(Protocol):
+    """Who may log in to a cluster by SCRAM."""
+
+    def user(self, mechanism: Mechanism, name: str) -> ScramCredential | None:
+        """What is kept of a user."""
+
+    def token(self, mechanism: Mechanism, token_id: str) -> ScramToken | None:
+        """A delegation token that has not expired."""
+
+    def unknown_secret(self) -> bytes:
+        """What the salts of those are made of who are not there: the same on every node."""
 
 
 def _xor(one: bytes, other: bytes) -> bytes:
@@ -110,7 +124,7 @@ def _encoded(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-# What unknown users' salts are made of: as long as the process lives, each has the same one.
+# What unknown users' salts are made of where nothing better is given: as long as the process lives, each has the same.
 _PROCESS_SECRET: Final = secrets.token_bytes()
 
 
@@ -121,13 +135,11 @@ class _Claim(NamedTuple):
     owner: str | None
     credential: ScramCredential
     by_token: bool = False
-    expires_at_ms: int | None = None
+    token: ScramToken | None = None
 
 
 class ScramSaslServer:
     """One exchange of the broker's side (ScramSaslServer): two messages, the second with the client's proof."""
-
-    is_slow: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -140,6 +152,8 @@ class ScramSaslServer:
     ) -> None:
         """`credentials` by user name, `tokens` by token id; `unknown_secret` makes the salts of unknown users."""
         self.complete = False
+        # From the first message of a token on, also of one that there is not.
+        self.is_slow = False
         self.authorization_id = ""
         self.token_authenticated = False
         self.expires_at_ms: int | None = None
@@ -171,7 +185,8 @@ class ScramSaslServer:
             )
             raise SaslError(self._mechanism.name, f"{name!r} asked to be {authzid!r}", words)
         extensions = dict(pair.split("=", 1) for pair in first["extensions"].split(",")[1:])
-        self._claim = self._look_up(name, extensions.get(TOKEN_AUTH, "").lower() == "true")
+        self.is_slow = extensions.get(TOKEN_AUTH, "").lower() == "true"
+        self._claim = self._look_up(name, by_token=self.is_slow)
         self._header, self._nonce = first["header"], first["nonce"] + self._server_nonce()
         salt, iterations = _encoded(self._claim.credential.salt), self._claim.credential.iterations
         server_first = f"r={self._nonce},s={salt},i={iterations}"
@@ -179,22 +194,19 @@ class ScramSaslServer:
         self._step = self._client_final
         return server_first.encode()
 
-    def _look_up(self, name: str, by_token: bool) -> _Claim:
+    def _look_up(self, name: str, *, by_token: bool) -> _Claim:
         nobody = self._nobody(name, by_token)
         try:
             if by_token:
+                # A token has no salt of its own: until the proof, one that there is looks like one that there is not.
                 token = self._tokens(name)
-                if token is None:
-                    return nobody
-                found = _Claim(name, token.owner, token.credential, True, token.expires_at_ms)
-            else:
-                credential = self._credentials(name)
-                if credential is None:
-                    return nobody
-                found = _Claim(name, name, credential)
+                return nobody if token is None else nobody._replace(owner=token.owner, token=token)
+            credential = self._credentials(name)
         except Exception as error:
             raise self._error(f"credentials could not be obtained: {type(error).__name__}") from error
-        return found if found.credential.iterations >= MIN_ITERATIONS else nobody
+        if credential is None or credential.iterations < MIN_ITERATIONS:
+            return nobody
+        return _Claim(name, name, credential)
 
     def _nobody(self, name: str, by_token: bool) -> _Claim:
         """Looks like somebody, but no password makes the proof. Made for everybody, for the time that it takes."""
@@ -212,7 +224,10 @@ class ScramSaslServer:
             raise self._error("the channel binding is not that of the client first message")
         proof = _base64(self._error, final["proof"], "client proof")
         auth_message = f"{self._auth_message},{final['without_proof']}".encode()
-        claim, proven = self._claim, self._is_proof(proof, auth_message)
+        claim = self._claim
+        if claim.token is not None:
+            claim = self._claim = claim._replace(credential=self._made(claim.token, claim.credential.salt))
+        proven = self._is_proof(proof, auth_message)
         signature = hmac.digest(claim.credential.server_key, auth_message, self._mechanism.hash_name)
         what = f"{'token' if claim.by_token else 'user'} {claim.name!r}"
         if claim.owner is None:
@@ -221,9 +236,15 @@ class ScramSaslServer:
             raise self._error(f"{what} has another password")
         self.authorization_id = claim.owner
         self.token_authenticated = claim.by_token
-        self.expires_at_ms = claim.expires_at_ms
+        self.expires_at_ms = None if claim.token is None else claim.token.expires_at_ms
         self.complete = True
         return f"v={_encoded(signature)}".encode()
+
+    def _made(self, token: ScramToken, salt: bytes) -> ScramCredential:
+        try:
+            return token.credential(salt)
+        except Exception as error:
+            raise self._error(f"credentials could not be obtained: {type(error).__name__}") from error
 
     def _is_proof(self, proof: bytes, auth_message: bytes) -> bool:
         """RecoveredKey := ClientProof XOR ClientSignature, and its hash is the stored key."""
@@ -238,8 +259,6 @@ class ScramSaslServer:
 class ScramSaslClient:
     """One exchange of the client's side (ScramSaslClient); its second step is PBKDF2, milliseconds or many of them."""
 
-    is_slow: ClassVar[bool] = True
-
     def __init__(
         self,
         mechanism: Mechanism,
@@ -253,6 +272,7 @@ class ScramSaslClient:
         utf8("user name", username)
         utf8("password", password)
         self.complete = False
+        self.is_slow = False
         self._mechanism = mechanism
         self._username = username
         self._password = password
@@ -283,6 +303,7 @@ class ScramSaslClient:
         extensions = f",{TOKEN_AUTH}=true" if self._token_auth else ""
         self._bare = f"n={_sasl_name(self._username)},r={self._nonce}{extensions}"
         self._step = self._server_first
+        self.is_slow = True
         return f"n,,{self._bare}".encode()
 
     def _server_first(self, challenge: bytes) -> bytes:
@@ -301,6 +322,7 @@ class ScramSaslClient:
         proof = _xor(key, hmac.digest(hashlib.new(hash_name, key).digest(), auth_message, hash_name))
         self._signature = hmac.digest(server_key(self._mechanism, salted), auth_message, hash_name)
         self._step = self._server_final
+        self.is_slow = False
         return f"{without_proof},p={_encoded(proof)}".encode()
 
     def _server_final(self, challenge: bytes) -> None:

@@ -10,7 +10,8 @@ and no ticket key stands between forward secrecy and whoever gets it. (A TLS 1.2
 within the life of a context; Python cannot turn that off.) The list of accepted authorities is not sent to clients,
 which therefore show whatever certificate they have.
 
-A context never changes once it is made: when stores change, a new one is made for new connections.
+A context never changes once it is made: when stores change (`made_of` is another), a new one is made for new
+connections.
 Rules: whatever is wrong is ConfigError, in one line that names the setting and no secret. Reading stores and making
 contexts takes milliseconds to seconds, so do it off the loop.
 """
@@ -200,6 +201,25 @@ def load_key_material(settings: TlsSettings) -> KeyMaterial:
     for certificate in own.chain[:1]:
         _warn_of_age(read_certificate(certificate))
     return replace(own, trusted=trusted)
+
+
+def made_of(settings: TlsSettings) -> object:
+    """What a context would be made of now: another value than before, and a new one is due.
+
+    A file that was written again counts (Kafka looks at its time). Take it before the files are read, so that what is
+    written meanwhile is found the next time.
+    """
+    return settings, _file_version(settings.key_store.location), _file_version(settings.trust_store.location)
+
+
+def _file_version(location: str | None) -> tuple[int, int, int] | None:
+    if location is None:
+        return None
+    try:
+        found = os.stat(location)
+    except (OSError, ValueError):
+        return None  # whoever reads it says why
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def server_context(settings: TlsSettings, material: KeyMaterial | None = None) -> ssl.SSLContext:

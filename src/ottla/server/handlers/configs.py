@@ -9,12 +9,12 @@ not stored: a restart brings back what the broker was started with.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, Protocol
 
 from ottla.config import describe
-from ottla.config.alter import check_broker_change
+from ottla.config.alter import check_broker_change, refused_by_part
 from ottla.config.definitions import BROKER_KEYS, Type
 from ottla.config.describe import Described
 from ottla.config.errors import ConfigError
@@ -280,7 +280,7 @@ _FINE = _Verdict(ErrorCode.NONE)
 @handles(AlterConfigsRequest, Listener.BROKER, Listener.CONTROLLER, max_elements=MAX_DECIDED_ELEMENTS)
 async def alter_configs(ctx: Context, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """Replace the whole configuration of resources: the old way, kept for old clients."""
-    verdicts = _preprocess(ctx, request.resources, lambda r: _check_legacy(ctx, r))
+    verdicts = await _preprocess(request.resources, lambda r: _check_legacy(ctx, r))
     passed = [r for index, r in enumerate(request.resources) if index not in verdicts]
     if passed:
         left = AlterConfigsRequest(resources=passed, validate_only=request.validate_only)
@@ -297,8 +297,8 @@ async def incremental_alter_configs(
     ctx: Context, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     """Set, delete, append to and subtract from single keys (KIP-339)."""
-    verdicts = _preprocess(
-        ctx, request.resources, lambda r: _check_incremental(ctx, r, request.validate_only)
+    verdicts = await _preprocess(
+        request.resources, lambda r: _check_incremental(ctx, r, request.validate_only)
     )
     passed = [r for index, r in enumerate(request.resources) if index not in verdicts]
     if passed:
@@ -309,7 +309,9 @@ async def incremental_alter_configs(
     return IncrementalAlterConfigsResponse(responses=_responses(request.resources, verdicts))
 
 
-def _preprocess(ctx: Context, resources: Sequence[Any], check: Callable[[Any], bool]) -> dict[int, _Verdict]:
+async def _preprocess(
+    resources: Sequence[Any], check: Callable[[Any], Awaitable[bool]]
+) -> dict[int, _Verdict]:
     """Verdicts on what need not or must not reach the controller, by the resource's place in the request."""
     times = Counter((r.resource_type, r.resource_name) for r in resources)
     verdicts: dict[int, _Verdict] = {}
@@ -319,26 +321,28 @@ def _preprocess(ctx: Context, resources: Sequence[Any], check: Callable[[Any], b
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             if len({entry.name for entry in resource.configs}) < len(resource.configs):
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-            if check(resource):
+            if await check(resource):
                 verdicts[index] = _FINE
         except KafkaError as error:
             verdicts[index] = _Verdict(error.code, error.message)
     return verdicts
 
 
-def _check_legacy(ctx: Context, resource: _Resource) -> bool:
+async def _check_legacy(ctx: Context, resource: _Resource) -> bool:
     """Raises what this broker has against it; True if nothing is left for the controller."""
     _refuse_nulls(entry.name for entry in resource.configs if entry.value is None)
     if resource.resource_type == ResourceType.BROKER:
         settings = {entry.name: entry.value for entry in resource.configs if entry.value is not None}
-        _check_broker(ctx, resource.resource_name, settings)
+        await _check_broker(ctx, resource.resource_name, settings, settings.keys())
     elif resource.resource_type not in _STORED:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
     _require(ctx, AclOperation.ALTER_CONFIGS, resource.resource_type, resource.resource_name)
     return False
 
 
-def _check_incremental(ctx: Context, resource: IncrementalAlterConfigsResource, validate_only: bool) -> bool:
+async def _check_incremental(
+    ctx: Context, resource: IncrementalAlterConfigsResource, validate_only: bool
+) -> bool:
     _refuse_nulls(
         entry.name
         for entry in resource.configs
@@ -354,7 +358,8 @@ def _check_incremental(ctx: Context, resource: IncrementalAlterConfigsResource, 
     if resource.resource_type == ResourceType.BROKER:
         config = ctx.node.config()
         current = config.dynamic_broker if resource.resource_name else config.dynamic_default
-        _check_broker(ctx, resource.resource_name, incremental_settings(current, resource))
+        named = {entry.name for entry in resource.configs}
+        await _check_broker(ctx, resource.resource_name, incremental_settings(current, resource), named)
     elif resource.resource_type not in _STORED:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
     _require(ctx, AclOperation.ALTER_CONFIGS, resource.resource_type, resource.resource_name)
@@ -370,15 +375,25 @@ def _refuse_nulls(names: Any) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
 
 
-def _check_broker(ctx: Context, name: str, settings: dict[str, str]) -> None:
+async def _check_broker(ctx: Context, name: str, settings: dict[str, str], named: Collection[str]) -> None:
     if ctx.on_controller_listener:
         return  # a controller is asked about any broker, and checks what can be known of all of them
     if name:
         _check_own_id(ctx, name, f"Unexpected broker id, expected {ctx.node.node_id}, but received {name}")
     try:
-        check_broker_change(ctx.node.config(), settings, per_broker=bool(name))
+        changed = check_broker_change(ctx.node.config(), settings, per_broker=bool(name))
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
+    if ctx.node.check_stores is None:
+        return
+    # Only whoever may change them makes the node read files, and hears what is in them.
+    _require(ctx, AclOperation.ALTER_CONFIGS, ResourceType.BROKER, name)
+    try:
+        await ctx.node.check_stores(changed, named)
+    except ConfigError as error:
+        problem = f"Validation of dynamic config update of SSLFactory failed: {error}"
+        refused = refused_by_part(error.key or "", problem)
+        raise KafkaError(ErrorCode.INVALID_REQUEST, str(refused)) from None
 
 
 def _check_own_id(ctx: Context, name: str, otherwise: str) -> None:

@@ -12,9 +12,8 @@ import logging
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.effective import check_protection
 from ottla.config.errors import ConfigError
 from ottla.config.listeners import Listener as ListenerConfig
+from ottla.config.settings import LISTENER_PREFIX
 from ottla.config.types import SECURITY_PROTOCOLS
 from ottla.metadata.registrations import Endpoint
 from ottla.model.clock import Clock
@@ -48,7 +48,8 @@ from ottla.storage.files import open_files
 
 if TYPE_CHECKING:
     from ottla.security.audit import AuditLog
-    from ottla.server.network.channel_builders import ScramCredentials
+    from ottla.security.sasl.scram import ScramUsers
+    from ottla.server.network.channel_builders import ListenerSasl, ListenerTls
 
 log = logging.getLogger("ottla.server")
 # What concerns whoever configured the node.
@@ -245,7 +246,8 @@ class Acceptor:
         self.monotonic = monotonic
         self.turns = Turns(self.loop, monotonic)
         self._connections = connections
-        self._tls = tls
+        # Of connections that come in from now on.
+        self.tls = tls
         self._sasl = sasl
         self._audit = audit
         self._principals = principals
@@ -303,7 +305,7 @@ class Acceptor:
             self._sockets.remove(listening)
 
     def _accept(self) -> Connection:
-        connection = Connection(self) if self._tls is None else TlsConnection(self, self._tls)
+        connection = Connection(self) if self.tls is None else TlsConnection(self, self.tls)
         connection.audit = self._audit
         if self._sasl is not None:
             SaslServerAuthenticator(connection, self._sasl, self._principals)
@@ -319,7 +321,7 @@ class Acceptor:
     def opened(self, connection: Connection) -> bool:
         if not self._connections.admit(connection):
             return False
-        if self._principals is not None and self._tls is None and self._sasl is None:
+        if self._principals is not None and self.tls is None and self._sasl is None:
             try:
                 connection.principal = self._principals.build(connection, connection.principal)
             except KafkaError as error:
@@ -366,20 +368,22 @@ class SocketServer:
         config: BrokerConfig,
         *,
         clock: Clock,
-        executor: Executor,
-        scram_credentials: "ScramCredentials" = lambda mechanism, user: None,
+        scram_users: "Callable[[], ScramUsers] | None" = None,
         audit: "AuditLog | None" = None,
     ) -> None:
+        """`scram_users` is asked for where there is a listener with SASL."""
         self._config = config
         self._clock = clock
-        self._executor = executor
-        self._scram_credentials = scram_credentials
+        self._scram_users = scram_users
         self.audit = audit
         self._shared = shared_buffer()
         self._sealed: memoryview | None = None
         self._handshakes: Handshakes | None = None
         self.connections = Connections(limits_of(config), pool_of(config), monotonic)
         self._hosts: dict[str, Acceptor] = {}
+        self._logins: list[ListenerSasl] = []
+        # Of the listeners that have TLS.
+        self._identities: dict[str, ListenerTls] = {}
 
     async def bind(self) -> None:
         """Take every address; ConfigError in one line if one cannot be had."""
@@ -400,7 +404,7 @@ class SocketServer:
             config.for_listener(listener.name, "socket.request.max.bytes"),
             monotonic,
             tls=await self._tls(listener, principals) if listener.security_protocol in WITH_TLS else None,
-            sasl=self._sasl(listener) if listener.security_protocol in WITH_SASL else None,
+            sasl=await self._sasl(listener) if listener.security_protocol in WITH_SASL else None,
             audit=self.audit,
             principals=principals,
         )
@@ -432,12 +436,19 @@ class SocketServer:
 
         # Stores are files, and keys may take long to be had from their passwords.
         identity = await asyncio.to_thread(ListenerTls, self._config, listener.name)
+        self._identities[listener.name] = identity
         return TlsLayer(identity, self._handshakes, self._sealed, principals)
 
-    def _sasl(self, listener: ListenerConfig) -> SaslListener:
+    async def _sasl(self, listener: ListenerConfig) -> SaslListener:
         from ottla.server.network.channel_builders import ListenerSasl
 
-        return ListenerSasl(self._config, listener.name, self._scram_credentials, self._clock, self._executor)
+        assert self._scram_users is not None, "who may log in"
+        # It may have to ask an identity provider for its keys.
+        made = await asyncio.to_thread(
+            ListenerSasl, self._config, listener.name, self._scram_users(), self._clock
+        )
+        self._logins.append(made)
+        return made
 
     def _backlog(self) -> int:
         # Kafka's default of 50 is what a burst of clients overruns; only a user's own value counts.
@@ -474,10 +485,39 @@ class SocketServer:
     def _of(self, kind: Listener | None) -> list[Acceptor]:
         return [host for host in self._hosts.values() if kind is None or host.kind is kind]
 
-    def reconfigure(self, config: BrokerConfig) -> None:
-        """The limits may change while the broker runs."""
+    async def check_stores(self, config: BrokerConfig, named: Collection[str]) -> None:
+        """ConfigError if a listener could not go on with the stores of this configuration (KIP-226).
+
+        `named` are the keys of the request: a file that was written again is looked into only if its listener is meant.
+        """
+        for listener, identity in list(self._identities.items()):
+            prefix = f"{LISTENER_PREFIX}{listener.lower()}.ssl."
+            if any(name.startswith(prefix) for name in named):
+                await asyncio.to_thread(identity.renewed, config)
+
+    async def reconfigure(self, config: BrokerConfig, *, is_serving: bool = True) -> None:
+        """The limits may change while the broker runs, and the stores of listeners, for new connections."""
         self._config = config
         self.connections.limits = limits_of(config)
+        for listener, identity in list(self._identities.items()):
+            try:
+                new = await asyncio.to_thread(identity.renewed, config, is_serving=is_serving)
+            except ConfigError as error:
+                node_log.error("what was served before is served on: %s", error)
+                continue
+            if new is None:
+                continue
+            host = self._hosts[listener]
+            assert host.tls is not None
+            host.tls = replace(host.tls, identity=new)
+            self._identities[listener] = new
+            found = new.certificate
+            node_log.info(
+                "listener %s has new stores: the certificate of %s, until %s",
+                listener,
+                found.name,
+                found.not_after,
+            )
 
     def advertised(self, listeners: Iterable[ListenerConfig]) -> list[Endpoint]:
         """The addresses that clients get: the advertised address, with the real port where 0 was asked for."""
@@ -511,6 +551,9 @@ class SocketServer:
         for host in self._of(kind):
             host.stop()
         self.connections.close_all(kind)
+        if kind is None:
+            for login in self._logins:
+                login.close()
         if kind is None and self._handshakes is not None:
             self._handshakes.close()
 

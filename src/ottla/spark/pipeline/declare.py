@@ -48,7 +48,7 @@ class Topic:
     tombstones: str = "skip"
     partitions: int | None = None
     config: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         return f"topic {self.name!r}"
@@ -124,7 +124,7 @@ class Parquet:
 
     path: str
     partition_by: tuple[str, ...] = ()
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         return f"parquet {self.path!r}"
@@ -147,7 +147,7 @@ class Delta:
     delete: str | None = None
     partition_by: tuple[str, ...] = ()
     evolve: bool = False
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __str__(self) -> str:
         return f"delta table {self.path!r}"
@@ -181,7 +181,7 @@ class Iceberg:
     """An Iceberg table by its name in a catalog."""
 
     table: str
-    catalog: Mapping[str, str] = field(default_factory=dict)
+    catalog: Mapping[str, str] = field(default_factory=dict, repr=False)
     key: tuple[str, ...] = ()
     order_by: str | None = None
     delete: str | None = None

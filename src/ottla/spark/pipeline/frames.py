@@ -60,7 +60,7 @@ class Context:
     pipeline: DeclaredPipeline
     spark: SparkSession
     bootstrap: str
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)
     group: str = ""
     names: list[str] = field(default_factory=list)
 

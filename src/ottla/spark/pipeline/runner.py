@@ -1,5 +1,6 @@
-"""The process that runs a pipeline: `python -m ottla.spark.pipeline.runner SPEC`, started by `ottla pipeline run`.
+"""The process that runs a pipeline: `python -m ottla.spark.pipeline.runner NAME`, started by `ottla pipeline run`.
 
+What to run is the first line of its standard input: settings may be secret, and arguments are seen by everybody.
 It is a process of its own, in a session of its own, whether somebody watches or not: so Ctrl-C in a terminal
 reaches the one who watches, who asks this one to stop, instead of killing Spark's workers in the middle of a
 batch. Its standard output and error are the Spark log. SIGTERM, SIGINT, or the end of standard input (the watcher
@@ -65,6 +66,7 @@ LASTING = (
     "OptionError",
     "RowError",
     "AnalysisException",
+    "AuthenticationFailed",
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
     "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
     "STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE",
@@ -325,10 +327,11 @@ class Spec:
     available_now: bool = False
     watched: bool = False
     create_topics: bool = False
-    conf: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, str] = field(default_factory=dict)
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> str:
+        """In one line."""
         return json.dumps(asdict(self))
 
 
@@ -543,8 +546,16 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def main(argv: list[str]) -> int:
-    spec = Spec(**json.loads(argv[0]))
+def read_spec(fd: int) -> Spec:
+    """The first line of what whoever started this has to say; byte by byte, for the rest is read by others."""
+    line = bytearray()
+    while (byte := os.read(fd, 1)) not in (b"", b"\n"):
+        line += byte
+    return Spec(**json.loads(line))
+
+
+def main() -> int:
+    spec = read_spec(0)
     with open(spec.log, "a") as file:
         log = RunLog(file)
         try:
@@ -555,4 +566,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

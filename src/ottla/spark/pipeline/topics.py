@@ -48,12 +48,12 @@ def _wanted(admin: Admin, pipeline: Pipeline, bootstrap: str, create_all: bool) 
 
 def _admin(bootstrap: str, options: Mapping[str, str]) -> Admin:
     from ottla.client.blocking import Admin
-    from ottla.spark.connection import kafka_options
+    from ottla.spark.connection import kafka_options, settings_of
 
     kafka = kafka_options({"kafka.bootstrap.servers": bootstrap, **options})
     settings: dict[str, Any] = {
         "bootstrap_timeout_ms": 0,
-        **{key.replace(".", "_"): value for key, value in kafka.client},
+        **{key.replace(".", "_"): value for key, value in settings_of(kafka).items()},
         "client_id": CLIENT_ID,
     }
     return Admin(settings)

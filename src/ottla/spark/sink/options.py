@@ -12,7 +12,15 @@ from typing import Any
 from ottla.client.config import ProducerConfig
 from ottla.client.errors import ConfigError
 from ottla.records.compression import CODECS
-from ottla.spark.connection import PREFIX, KafkaOptions, OptionError, boolean, check_names, kafka_options
+from ottla.spark.connection import (
+    PREFIX,
+    KafkaOptions,
+    OptionError,
+    boolean,
+    check_names,
+    kafka_options,
+    settings_of,
+)
 from ottla.spark.encryption import KEY, reference_of
 
 EXACTLY_ONCE = "exactly_once"
@@ -184,7 +192,7 @@ def _producer(kafka: KafkaOptions, delivery: str) -> ProducerConfig:
     settings = {"transaction.timeout.ms": str(DEFAULT_TRANSACTION_TIMEOUT_MS)}
     settings |= {name: kafka.used[name] for name in _PRODUCER_KEYS if name in kafka.used}
     try:
-        return ProducerConfig.of({**dict(kafka.client), **settings})
+        return ProducerConfig.of({**settings_of(kafka), **settings})
     except ConfigError as error:
         raise OptionError(f"kafka.*: {error}") from None
 

@@ -1,14 +1,15 @@
 """The sink `format("ottla")`: Spark's writers, in streams and in batches.
 
 Spark makes a writer when a write is planned, another for each commit or abort, and pickles it to the tasks: it holds
-options only. How a batch becomes visible exactly once is in ottla.spark.sink.commit; what a task does in
-ottla.spark.sink.task; docs/spark-sink.md describes the whole.
+options only, with a token for the password (ottla.spark.delegation), by which the commit goes, too. How a batch
+becomes visible exactly once is in ottla.spark.sink.commit; what a task does in ottla.spark.sink.task;
+docs/spark-sink.md describes the whole.
 """
 
 import logging
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark import TaskContext
@@ -20,6 +21,7 @@ from pyspark.sql.datasource import (
 
 from ottla.model.errors import KafkaError
 from ottla.spark.connection import OptionError, forget, shared_client
+from ottla.spark.delegation import for_workers
 from ottla.spark.sink.cluster import SinkCluster
 from ottla.spark.sink.commit import Driver, Steps, Written, abort, commit, commit_once, union
 from ottla.spark.sink.options import (
@@ -54,8 +56,9 @@ def stream_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> "
     checked = for_stream(sink_options(options))
     _say_no_effect(checked.no_effect)
     check_schema(schema, checked)
-    _check_topic(checked)
-    return OttlaStreamWriter(checked)
+    for_tasks = replace(checked, kafka=for_workers(checked.kafka))
+    _check_topic(for_tasks)
+    return OttlaStreamWriter(for_tasks)
 
 
 def batch_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> "OttlaBatchWriter":
@@ -65,8 +68,9 @@ def batch_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> "O
         raise OptionError('a topic cannot be overwritten: use mode("append")')
     _say_no_effect(checked.no_effect)
     check_schema(schema, checked)
-    _check_topic(checked)
-    return OttlaBatchWriter(checked, uuid.uuid4().hex)
+    for_tasks = replace(checked, kafka=for_workers(checked.kafka))
+    _check_topic(for_tasks)
+    return OttlaBatchWriter(for_tasks, uuid.uuid4().hex)
 
 
 class OttlaStreamWriter(DataSourceStreamArrowWriter):

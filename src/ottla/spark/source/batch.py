@@ -1,12 +1,14 @@
 """`spark.read.format("ottla")`: a fixed range of each partition, settled when the read is planned.
 
-The driver plans (partitions), tasks read; the reader itself travels between them and holds options only. A task fetches
+The driver plans (partitions), tasks read; the reader itself travels between them and holds options only, without those
+that are secret: what a task logs in with comes with its partition (ottla.spark.delegation). A task fetches
 raw batches of one range and gives Spark their records as Arrow columns. Nothing is done for each record in Python:
 fetched bytes go through the record kernel, which copies keys and values into columns, and the columns' buffers into
 RecordBatches. The client is the process's own, kept from task to task.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -16,7 +18,8 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import batch_at
 from ottla.records.columns import ColumnBuilder
 from ottla.security.encryption import LeftSealed, Opener
-from ottla.spark.connection import shared_client
+from ottla.spark.connection import KafkaOptions, shared_client
+from ottla.spark.delegation import Login, login_for, with_login
 from ottla.spark.encryption import opened, opener_of, refuse_sealed
 from ottla.spark.source.arrow import BatchMaker
 from ottla.spark.source.cluster import Cluster, Losses, in_one_line
@@ -40,21 +43,25 @@ MAX_BYTES = 1024 * 1024
 
 
 class RangePartition(InputPartition):
-    """One task's ranges, as Spark sends them."""
+    """One task's ranges, and what it logs in with, as Spark sends them."""
 
-    def __init__(self, ranges: Iterable[OffsetRange]) -> None:
+    def __init__(self, ranges: Iterable[OffsetRange], login: Login | None = None) -> None:
         super().__init__(tuple(ranges))
+        self.login = login
 
 
 def tasks_of(ranges: Iterable[OffsetRange], options: SourceOptions) -> list[RangePartition]:
     """Ranges as Spark's tasks."""
     parts = split(ranges, options.min_partitions, options.max_records_per_partition)
-    return [RangePartition(bundle) for bundle in bundled(parts, options.min_partitions)]
+    login = login_for(options.kafka)
+    return [RangePartition(bundle, login) for bundle in bundled(parts, options.min_partitions)]
 
 
 def read_task(options: SourceOptions, partition: InputPartition) -> Iterator[Any]:
     """The rows of one task. Where there was nothing to plan, Spark makes a task without ranges."""
     ranges: tuple[OffsetRange, ...] = partition.value or ()
+    if isinstance(partition, RangePartition) and partition.login is not None:
+        options = replace(options, kafka=with_login(options.kafka, partition.login))
     for whole in ranges:
         yield from read_range(options, whole)
 
@@ -186,9 +193,14 @@ class RangeReader:
 class OttlaBatchReader(DataSourceReader):
     """Plans and reads one batch."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, public: KafkaOptions) -> None:
+        """`public`: what tasks may know of the client's settings."""
         self._options = options
+        self._public = public
         self._narrowing = Narrowing()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_options": replace(self._options, kafka=self._public)}
 
     @in_one_line()
     def partitions(self) -> list[Any]:

@@ -1,7 +1,9 @@
 """The data source `ottla`: what Spark looks up by name, and where its options are first looked at.
 
 PySpark finds it through the module `pyspark_ottla`; `spark.dataSource.register(OttlaDataSource)` does it by hand.
-Spark makes one for every read and write, in processes of its own, and pickles it: it holds options only.
+Spark makes one for every read and write, in processes of its own, and pickles it: it holds options only. From the
+process that makes it to the one that plans the read it goes with all of them, passwords too, and does not leave the
+driver's machine; the planner's copy goes on to every task, and has none.
 """
 
 import logging
@@ -12,6 +14,7 @@ import pyarrow  # noqa: F401  (without it there is nothing to register: pyspark_
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 from ottla.spark.connection import OptionError
+from ottla.spark.delegation import public, without_secrets
 from ottla.spark.source.cluster import in_one_line
 from ottla.spark.source.options import (
     SourceOptions,
@@ -41,20 +44,30 @@ class OttlaDataSource(DataSource):
             log.warning("options without an effect here: %s", ", ".join(options.no_effect))
         return ddl(options.include_headers)
 
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        if state.pop("_is_planned", False):
+            state["options"] = without_secrets(self.options)
+        return state
+
     @in_one_line()
     def reader(self, schema: Any) -> DataSourceReader:
         from ottla.spark.source.batch import OttlaBatchReader, PushdownBatchReader
 
+        self._is_planned = True
         self._check_schema(schema)
         options = self._source_options(for_batch)
-        return PushdownBatchReader(options) if options.pushdown else OttlaBatchReader(options)
+        kind = PushdownBatchReader if options.pushdown else OttlaBatchReader
+        return kind(options, public(options.kafka))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         from ottla.spark.source.stream import OttlaStreamReader, RefusedStreamReader
 
+        self._is_planned = True
         try:
             self._check_schema(schema)
-            return OttlaStreamReader(self._source_options(for_stream))
+            options = self._source_options(for_stream)
+            return OttlaStreamReader(options, public(options.kafka))
         except OptionError as error:
             # Raised here, it would be lost: PySpark's process goes on to stop the reader that it has not got.
             return RefusedStreamReader(str(error))

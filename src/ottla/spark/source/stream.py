@@ -10,6 +10,7 @@ only read.
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -25,7 +26,7 @@ from ottla.client.inline import InlineClient
 from ottla.client.transaction.by_id import commit_offsets
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition, Uuid
-from ottla.spark.connection import OptionError
+from ottla.spark.connection import KafkaOptions, OptionError
 from ottla.spark.source.batch import read_task, tasks_of
 from ottla.spark.source.cluster import Cluster, Partitions, in_one_line
 from ottla.spark.source.options import SourceOptions
@@ -93,8 +94,10 @@ class Progress:
 class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans and reads micro-batches."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, public: KafkaOptions) -> None:
+        """`public`: what tasks may know of the client's settings."""
         self._options = options
+        self._public = public
         self._cluster = Cluster(options)
         self._progress = None if options.group is None else Progress(options.group)
         self._delay = Delay(options.min_offsets_per_trigger, options.max_trigger_delay_ms)
@@ -103,8 +106,8 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._topic_ids: dict[str, Uuid] = {}
 
     def __reduce__(self) -> Any:
-        # To the tasks go the options, never the connections.
-        return (OttlaStreamReader, (self._options,))
+        # To the tasks go the options, never the connections and never a secret.
+        return (OttlaStreamReader, (replace(self._options, kafka=self._public), self._public))
 
     # -- offsets --------------------------------------------------------------------------------------
 

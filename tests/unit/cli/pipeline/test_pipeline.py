@@ -138,7 +138,14 @@ def test_run_needs_a_broker_before_it_starts_spark(here: Path, capsys: pytest.Ca
         (["--conf", "x"], "--conf takes KEY=VALUE, not 'x'"),
         (["-X", "x"], "-X takes KEY=VALUE, not 'x'"),
         (["--name", "a/b"], "the name of a pipeline"),
-        (["-X", "sasl.mechanism=PLAIN"], "kafka.sasl.mechanism"),
+        (
+            ["-X", "sasl.mechanism=PLAIN"],
+            "sasl.mechanism is for a security.protocol of SASL_SSL or SASL_PLAINTEXT",
+        ),
+        (
+            ["-X", "sasl.mechanizm=PLAIN"],
+            "unknown option kafka.sasl.mechanizm; the nearest one is kafka.sasl.mechanism",
+        ),
     ],
 )
 def test_a_wrong_command_line(

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from ottla.config.errors import ConfigError
-from ottla.security.tls.mapping import MAX_RULES_CHARS, NoMatchingRule, SslPrincipalMapper, translated
+from ottla.security.java_regex import translated
+from ottla.security.tls.mapping import MAX_RULES_CHARS, NoMatchingRule, SslPrincipalMapper
 
 SEVERAL = ", ".join(
     (

@@ -615,7 +615,16 @@ def test_without_the_right_it_is_refused_and_with_it_served(broker: JudgedBroker
         broker.may(*others)
         assert is_refused(asked())
         # Another operation on the same resource, and the same on another, are not enough.
-        useless = [Op.READ, Op.WRITE, Op.CREATE, Op.DELETE, Op.ALTER, Op.CLUSTER_ACTION, Op.IDEMPOTENT_WRITE]
+        useless = [
+            Op.DESCRIBE,
+            Op.READ,
+            Op.WRITE,
+            Op.CREATE,
+            Op.DELETE,
+            Op.ALTER,
+            Op.CLUSTER_ACTION,
+            Op.IDEMPOTENT_WRITE,
+        ]
         operation, kind, name = case.right
         implied = {Op.READ, Op.WRITE, Op.DELETE, Op.ALTER} if operation is Op.DESCRIBE else set()
         left = [

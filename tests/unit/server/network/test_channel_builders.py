@@ -2,19 +2,29 @@
 
 import asyncio
 import ssl
-from concurrent.futures import ThreadPoolExecutor
+import sys
 from pathlib import Path
 
 import pytest
-from tests.support.certificates import Authority
+from tests.support.certificates import Authority, Identity
 
 from ottla.config.broker import BrokerConfig
 from ottla.config.errors import ConfigError
 from ottla.model.clock import SystemClock
 from ottla.model.errors import KafkaError
 from ottla.security.principal import KafkaPrincipal
-from ottla.security.scram_credentials import credential_of
-from ottla.server.network.channel_builders import ListenerSasl, ListenerTls, node_channels
+from ottla.security.sasl.mechanisms import SaslError
+from ottla.security.sasl.oauth.http import ALLOWED_URLS
+from ottla.security.sasl.oauthbearer import InvalidTokenError, OAuthToken
+from ottla.security.sasl.scram import ScramToken
+from ottla.security.scram_credentials import Mechanism, ScramCredential, credential_of
+from ottla.server.network.channel_builders import (
+    ListenerSasl,
+    ListenerTls,
+    mechanism_getter,
+    node_channels,
+    renew_node_channels,
+)
 
 PLAIN_JAAS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -54,16 +64,21 @@ def stores(authority: Authority, where: Path) -> dict[str, object]:
     }
 
 
+class Users:
+    """One of them."""
+
+    def user(self, mechanism: Mechanism, name: str) -> ScramCredential | None:
+        return credential_of(mechanism, "pencil", b"salt", 4096) if name == "bob" else None
+
+    def token(self, mechanism: Mechanism, token_id: str) -> ScramToken | None:
+        return None
+
+    def unknown_secret(self) -> bytes:
+        return b"cluster"
+
+
 def sasl(made: BrokerConfig) -> ListenerSasl:
-    credential = credential_of  # of one user
-    with ThreadPoolExecutor(1) as executor:
-        return ListenerSasl(
-            made,
-            "IN",
-            lambda mechanism, user: credential(mechanism, "pencil", b"salt", 4096) if user == "bob" else None,
-            SystemClock(),
-            executor,
-        )
+    return ListenerSasl(made, "IN", Users(), SystemClock())
 
 
 def test_a_certificates_name_is_a_user_by_the_rules(authority: Authority, tmp_path: Path) -> None:
@@ -117,8 +132,8 @@ def test_each_mechanism_has_its_users() -> None:
     [
         ({"sasl_enabled_mechanisms": "PLAIN"}, f"{JAAS_KEY} is not set"),
         (
-            {"sasl_enabled_mechanisms": "GSSAPI"},
-            "GSSAPI is not served; PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 are",
+            {"sasl_enabled_mechanisms": "DIGEST-MD5"},
+            "DIGEST-MD5 is not served; PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI are",
         ),
         ({"sasl_enabled_mechanisms": "PLAIN", JAAS_KEY: "x.y.Z required;"}, f"{JAAS_KEY}: "),
         ({"sasl_enabled_mechanisms": "PLAIN", JAAS_KEY: PLAIN_JAAS.rstrip(";")}, f"{JAAS_KEY}: "),
@@ -146,14 +161,14 @@ def test_nodes_reach_one_another_as_their_listeners_say(authority: Authority, tm
     )
     assert both.brokers.mechanism == "PLAIN"
     assert both.brokers.new_exchange is not None
-    assert both.brokers.new_exchange().evaluate(None) == b"\0admin\0geheim"
+    assert both.brokers.new_exchange("host").evaluate(None) == b"\0admin\0geheim"
     assert "geheim" not in repr(both)
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({}, "SASL mechanism GSSAPI is not supported"),
+        ({}, "sasl.kerberos.service.name is not set"),
         ({"sasl_mechanism_inter_broker_protocol": "PLAIN"}, f"{JAAS_KEY} is not set"),
     ],
 )
@@ -165,14 +180,253 @@ def test_nodes_that_cannot_reach_one_another_do_not_start(settings: dict[str, ob
 
 def test_a_slow_step_is_made_in_a_thread() -> None:
     async def work() -> bytes:
-        with ThreadPoolExecutor(1) as executor:
-            made = ListenerSasl(
-                config("SASL_PLAINTEXT", sasl_enabled_mechanisms="SCRAM-SHA-256"),
-                "IN",
-                lambda mechanism, user: None,
-                SystemClock(),
-                executor,
-            )
+        made = sasl(config("SASL_PLAINTEXT", sasl_enabled_mechanisms="SCRAM-SHA-256"))
+        try:
             return await made.in_thread(lambda: b"done")
+        finally:
+            made.close()
 
     assert asyncio.run(work()) == b"done"
+
+
+OAUTH = {"sasl_enabled_mechanisms": "OAUTHBEARER"}
+HANDLER = "sasl.server.callback.handler.class"
+
+
+def known(name: str, password: str) -> bool:
+    return (name, password) == ("alice", "geheim")
+
+
+class Known:
+    def __call__(self, name: str, password: str) -> bool:
+        return known(name, password)
+
+
+def validate(token: str) -> OAuthToken:
+    if token != "good":
+        raise InvalidTokenError("bad")
+    return OAuthToken("alice", 9_999_999_999_999)
+
+
+def believe_nothing(token: str) -> object:
+    return "alice"
+
+
+@pytest.mark.parametrize("named", ["known", "Known"])
+def test_users_of_plain_by_code_of_ones_own(named: str) -> None:
+    key = f"listener.name.in.plain.{HANDLER}"
+    made = sasl(config("SASL_PLAINTEXT", sasl_enabled_mechanisms="PLAIN", **{key: f"{__name__}.{named}"}))
+    exchange = made.server("PLAIN")
+    assert exchange.is_slow, "nobody knows what it waits for"
+    exchange.evaluate(b"\0alice\0geheim")
+    assert made.principal_of("PLAIN", exchange) == KafkaPrincipal("User", "alice")
+    with pytest.raises(SaslError):
+        made.server("PLAIN").evaluate(b"\0alice\0other")
+
+
+@pytest.mark.parametrize(
+    "key", [f"listener.name.in.oauthbearer.{HANDLER}", "sasl.oauthbearer.jwt.validator.class"]
+)
+def test_tokens_by_code_of_ones_own(key: str) -> None:
+    made = sasl(config("SASL_PLAINTEXT", **OAUTH, **{key: f"{__name__}:validate"}))
+    exchange = made.server("OAUTHBEARER")
+    exchange.evaluate(b"n,,\x01auth=Bearer good\x01\x01")
+    assert made.principal_of("OAUTHBEARER", exchange) == KafkaPrincipal("User", "alice")
+    assert made.server("OAUTHBEARER").evaluate(b"n,,\x01auth=Bearer bad\x01\x01")
+    lax = sasl(config("SASL_PLAINTEXT", **OAUTH, **{key: f"{__name__}:believe_nothing"}))
+    with pytest.raises(SaslError):
+        lax.server("OAUTHBEARER").evaluate(b"n,,\x01auth=Bearer good\x01\x01")
+
+
+KAFKAS_OAUTH = "org.apache.kafka.common.security.oauthbearer"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (OAUTH, "sasl.oauthbearer.jwks.endpoint.url is not set"),
+        ({**OAUTH, "sasl.oauthbearer.jwks.endpoint.url": "https://idp/keys"}, ALLOWED_URLS),
+        (
+            {**OAUTH, "sasl.oauthbearer.jwt.validator.class": f"{KAFKAS_OAUTH}.ClientJwtValidator"},
+            "not supported",
+        ),
+        (
+            {
+                **OAUTH,
+                f"listener.name.in.oauthbearer.{HANDLER}": (
+                    f"{KAFKAS_OAUTH}.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
+                ),
+            },
+            "not supported",
+        ),
+        ({**OAUTH, f"listener.name.in.{HANDLER}": "mine.Handler"}, "is for one mechanism of a listener"),
+        (
+            {
+                "sasl_enabled_mechanisms": "SCRAM-SHA-256",
+                f"listener.name.in.scram-sha-256.{HANDLER}": f"{__name__}.known",
+            },
+            "SCRAM-SHA-256 has none but its own",
+        ),
+        (
+            {"sasl_enabled_mechanisms": "PLAIN", f"listener.name.in.plain.{HANDLER}": "no.such.Class"},
+            "cannot be imported",
+        ),
+    ],
+)
+def test_a_listener_that_would_believe_anybody_does_not_open(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match="listener IN: ") as refused:
+        sasl(config("SASL_PLAINTEXT", **settings))
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_kerberos_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    with pytest.raises(ConfigError, match="listener IN: GSSAPI needs the package gssapi"):
+        sasl(config("SASL_PLAINTEXT", sasl_enabled_mechanisms="GSSAPI"))
+
+
+def test_a_setting_of_a_mechanism_wins_over_the_listeners_and_that_over_the_nodes() -> None:
+    key = "sasl.oauthbearer.clock.skew.seconds"
+    made = config("SASL_PLAINTEXT", **{key: 1, f"listener.name.in.{key}": 2})
+    assert mechanism_getter(made, "IN", "OAUTHBEARER")(key) == 2
+    assert mechanism_getter(made, "CONTROLLER", "OAUTHBEARER")(key) == 1
+    made = config("SASL_PLAINTEXT", **{key: 1, f"listener.name.in.oauthbearer.{key}": "3"})
+    assert mechanism_getter(made, "IN", "OAUTHBEARER")(key) == 3
+    assert mechanism_getter(made, "IN", "OAUTHBEARER")("sasl.oauthbearer.header.urlencode") is None
+
+
+# ---- stores that change while the node runs ---------------------------------------------------------------------
+
+
+def write_store(path: Path, identity: Identity) -> None:
+    path.write_bytes(identity.key.read_bytes() + identity.certificate.read_bytes())
+
+
+def with_stores(made: BrokerConfig, **names: object) -> BrokerConfig:
+    """With stores of the listener that were set while the broker runs."""
+    prefix = "listener.name.in.ssl."
+    return made.with_layers({}, {prefix + key.replace("_", "."): str(value) for key, value in names.items()})
+
+
+def test_a_listener_takes_what_was_written_again(authority: Authority, tmp_path: Path) -> None:
+    made = config("SSL", **stores(authority, tmp_path))
+    identity = ListenerTls(made, "IN")
+    assert identity.renewed(made) is None
+    new = authority.issue()
+    write_store(tmp_path / "node.pem", new)
+    renewed = identity.renewed(made)
+    assert renewed is not None
+    assert renewed.certificate.serial != identity.certificate.serial
+    assert renewed.context is not identity.context
+    assert renewed.renewed(made) is None
+
+
+def test_a_listener_takes_other_stores(authority: Authority, tmp_path: Path) -> None:
+    made = config("SSL", **stores(authority, tmp_path))
+    identity = ListenerTls(made, "IN")
+    write_store(tmp_path / "next.pem", authority.issue())
+    renewed = identity.renewed(with_stores(made, keystore_location=tmp_path / "next.pem"))
+    assert renewed is not None
+    assert renewed.renewed(with_stores(made, keystore_location=tmp_path / "next.pem")) is None
+    # What was set is taken back.
+    assert renewed.renewed(made) is not None
+
+
+def test_what_is_no_store_stays_until_the_node_restarts(authority: Authority, tmp_path: Path) -> None:
+    made = config("SSL", **stores(authority, tmp_path), ssl_client_auth="required")
+    identity = ListenerTls(made, "IN")
+    weaker = with_stores(made, client_auth="none")
+    assert weaker.for_listener("IN", "ssl.client.auth") == "none"
+    assert identity.renewed(weaker) is None
+    write_store(tmp_path / "node.pem", authority.issue())
+    renewed = identity.renewed(weaker)
+    assert renewed is not None
+    assert renewed.context.verify_mode is ssl.CERT_REQUIRED
+
+
+@pytest.mark.parametrize(
+    ("next_one", "allowed", "words"),
+    [
+        ({"common_name": "other"}, "dn", "Keystore DistinguishedName does not match"),
+        ({"hosts": ("localhost",)}, "san", "Keystore SubjectAltNames do not match"),
+    ],
+)
+def test_names_stay_unless_they_may_change(
+    authority: Authority, tmp_path: Path, next_one: dict[str, object], allowed: str, words: str
+) -> None:
+    keys = stores(authority, tmp_path)
+    strict = ListenerTls(config("SSL", **keys), "IN")
+    loose_config = config("SSL", **keys, **{f"ssl.allow.{allowed}.changes": "true"})
+    loose = ListenerTls(loose_config, "IN")
+    write_store(tmp_path / "node.pem", authority.issue(**next_one))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=f"listener IN: {words}"):
+        strict.renewed(config("SSL", **keys))
+    assert loose.renewed(loose_config) is not None
+    # Before it serves nobody knows the old one.
+    assert strict.renewed(config("SSL", **keys), is_serving=False) is not None
+
+
+def test_brokers_go_on_trusting_one_another(authority: Authority, tmp_path: Path) -> None:
+    foreign = Authority(tmp_path / "foreign", "Foreign")
+    made = config("SSL", **stores(authority, tmp_path))
+    identity = ListenerTls(made, "IN")
+    write_store(tmp_path / "foreign.pem", foreign.issue())
+    strange = with_stores(made, keystore_location=tmp_path / "foreign.pem")
+    with pytest.raises(ConfigError, match="a broker with the old stores would not reach one with the new"):
+        identity.renewed(strange)
+    # Both at once is no better: those that have the old ones would be left.
+    both = with_stores(
+        made, keystore_location=tmp_path / "foreign.pem", truststore_location=foreign.certificate
+    )
+    with pytest.raises(ConfigError, match="a broker with the new stores would not reach one with the old"):
+        identity.renewed(both)
+
+
+def test_a_trust_store_cannot_be_added_while_it_runs(authority: Authority, tmp_path: Path) -> None:
+    keys = stores(authority, tmp_path)
+    without = {key: value for key, value in keys.items() if "truststore" not in key}
+    made = BrokerConfig.of(
+        {
+            "log.dirs": "/nowhere",
+            "listeners": "IN://127.0.0.1:0,OUT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "OUT",
+            "listener.security.protocol.map": "IN:SSL,OUT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            **{name.replace("_", "."): value for name, value in without.items()},
+        }
+    )
+    identity = ListenerTls(made, "IN")
+    trusting = with_stores(made, truststore_location=authority.certificate, truststore_type="PEM")
+    with pytest.raises(ConfigError, match="Cannot add SSL truststore"):
+        identity.renewed(trusting)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"garbage", b"\xfe\xed\xfe\xed", b"\x30\x82"])
+def test_what_is_no_store_is_one_line(authority: Authority, tmp_path: Path, content: bytes | None) -> None:
+    made = config("SSL", **stores(authority, tmp_path))
+    identity = ListenerTls(made, "IN")
+    path = tmp_path / "node.pem"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"listener IN: ssl\.keystore\.location") as refused:
+        identity.renewed(made)
+    assert "\n" not in str(refused.value)
+
+
+def test_connections_to_other_nodes_take_new_stores(authority: Authority, tmp_path: Path) -> None:
+    made = config("SSL", **stores(authority, tmp_path))
+    channels = node_channels(made)
+    before = channels.brokers.current_context()
+    renew_node_channels(channels, made)
+    assert channels.brokers.current_context() is before
+    write_store(tmp_path / "node.pem", authority.issue())
+    renew_node_channels(channels, made)
+    assert channels.brokers.current_context() not in (None, before)
+    assert channels.controllers.current_context() is None
+    after = channels.brokers.current_context()
+    (tmp_path / "node.pem").write_bytes(b"garbage")
+    with pytest.raises(ConfigError, match="connections to listener IN of other nodes: "):
+        renew_node_channels(channels, made)
+    assert channels.brokers.current_context() is after

@@ -174,8 +174,9 @@ def test_times(text: str, milliseconds: int) -> None:
         ({"kafka__value__deserializer": "x"}, "kafka.value.deserializer is not supported"),
         ({"kafka__enable__auto__commit": "true"}, "kafka.enable.auto.commit is not supported"),
         ({"kafka__interceptor__classes": "x"}, "kafka.interceptor.classes is not supported"),
-        ({"kafka__sasl__mechanism": "PLAIN"}, "kafka.sasl.mechanism is not supported"),
-        ({"kafka__security__protocol": "SASL_SSL"}, "security.protocol"),
+        ({"kafka__sasl__mechanism": "PLAIN"}, "sasl.mechanism is for a security.protocol of SASL_SSL"),
+        ({"kafka__security__protocol": "SASL_SSL"}, "sasl.mechanism is not set"),
+        ({"ottla__config": "/no/such/file"}, "ottla.config: /no/such/file: No such file or directory"),
         ({"kafka__ssl__truststore__typ": "JKS"}, "the nearest one is kafka.ssl.truststore.type"),
         (
             {"kafka__security__protocol": "SSL", "kafka__ssl__engine__factory__class": "x"},

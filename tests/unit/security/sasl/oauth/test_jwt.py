@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from ottla.config.errors import ConfigError
-from ottla.security.jwt import MAX_TOKEN_LENGTH, JwksError, JwkSet, JwtValidator, parse_jwks
+from ottla.security.sasl.oauth.jwt import MAX_TOKEN_LENGTH, JwksError, JwkSet, JwtValidator, parse_jwks
 from ottla.security.sasl.oauthbearer import InvalidTokenError, OAuthToken
 
 NOW = 1_700_000_000

@@ -126,6 +126,46 @@ def _key(entry: object) -> VerificationKey | None:
     return VerificationKey(key, algorithms)
 
 
+def require_packages() -> None:
+    """ConfigError if what checks and makes signatures is not installed."""
+    _package()
+
+
+class TokenLifetime(NamedTuple):
+    """From when to when a token counts, in milliseconds since the epoch."""
+
+    starts_at_ms: int | None
+    expires_at_ms: int
+
+
+def lifetime_of(token: str) -> TokenLifetime:
+    """What a client's own token says of itself (ClientJwtValidator): whoever it is shown to checks its signature."""
+    if len(token) > MAX_TOKEN_LENGTH:
+        raise InvalidTokenError(f"a token of {len(token)} characters, more than {MAX_TOKEN_LENGTH}")
+    sections = _COMPACT.fullmatch(token)
+    if sections is None:
+        raise InvalidTokenError("a token that is no JWT: it has not three sections")
+    claims = _object(sections[2], "payload")
+    expires_at, issued_at = _numeric_date(claims, "exp"), _numeric_date(claims, "iat")
+    if expires_at is None:
+        raise InvalidTokenError("a token that does not say when it expires")
+    return TokenLifetime(None if issued_at is None else issued_at * 1000, expires_at * 1000)
+
+
+def sign_jwt(
+    header: dict[str, Any], payload: dict[str, Any], algorithm: str, pem: bytes, passphrase: str | None
+) -> str:
+    """A token of our own, by a private key; ValueError for one that cannot be used, without any of it."""
+    package = _package()
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key(pem, None if passphrase is None else passphrase.encode())
+        return str(package.encode(payload, key, algorithm=algorithm, headers=header))
+    except (ValueError, TypeError, package.PyJWTError) as error:
+        raise ValueError(f"it is no private key for {algorithm}, or has another passphrase") from error
+
+
 class JwtValidator:
     """Checks tokens by the keys `sasl.oauthbearer.*` of a broker; itself a TokenValidator."""
 
