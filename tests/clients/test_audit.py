@@ -10,11 +10,15 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewTopic,
+    ResourcePatternType,
     ResourceType,
 )
 from kafka import KafkaProducer
@@ -26,7 +30,7 @@ from tests.support.judged_broker import JudgedBroker, rule
 from ottla.client.admin.types import NewTopic as OurTopic
 from ottla.client.admin.types import UserScramCredentialUpsertion
 from ottla.client.blocking import Admin
-from ottla.security.acls import AclOperation
+from ottla.security.acls import AclOperation as Operation
 from ottla.security.acls import ResourceType as Judged
 from ottla.testing import Cluster
 from ottla.wire.messages.groups.classic import HeartbeatRequest
@@ -35,7 +39,8 @@ pytestmark = pytest.mark.xdist_group("security")
 
 PLAIN_LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 PASSWORD, GUESS, BROKER_SECRET, SCRAM = "alice-secret", "wrong-guess", "store-secret", "scram-secret"
-SECRETS = (PASSWORD, GUESS, BROKER_SECRET, SCRAM)
+EVES = "eve-secret"
+SECRETS = (PASSWORD, GUESS, BROKER_SECRET, SCRAM, EVES)
 PATIENCE_S = 60.0
 
 
@@ -55,12 +60,12 @@ class Audited(NamedTuple):
         wait_until(lambda: bool(self.lines(**wanted)), PATIENCE_S, f"a line with {wanted}")
         return self.lines(**wanted)[0]
 
-    def librdkafka(self, password: str = PASSWORD) -> dict[str, Any]:
+    def librdkafka(self, password: str = PASSWORD, user: str = "alice") -> dict[str, Any]:
         return {
             "bootstrap.servers": self.sasl,
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": "PLAIN",
-            "sasl.username": "alice",
+            "sasl.username": user,
             "sasl.password": password,
         }
 
@@ -79,7 +84,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audited]:
     store = where / "node.pem"
     store.write_bytes(own.key.read_bytes() + own.certificate.read_bytes())
     sasl, tls = free_ports(2)
-    jaas = f'{PLAIN_LOGIN} required username="admin" password="x" user_alice="{PASSWORD}";'
+    jaas = f'{PLAIN_LOGIN} required username="admin" password="x" user_alice="{PASSWORD}" user_eve="{EVES}";'
     node = OttlaNode(
         where / "data",
         {
@@ -93,6 +98,9 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audited]:
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": authority.certificate,
             "connection.failed.authentication.delay.ms": 1,
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS;User:alice",
+            "allow.everyone.if.no.acl.found": "true",
             "ottla.audit.log": where / "audit.log",
         },
     )
@@ -132,6 +140,29 @@ def test_a_login_of_librdkafka_and_its_changes(audited: Audited) -> None:
     assert changed["details"] == {"configs": [{"op": "SET", "name": "retention.ms", "value": "2000"}]}
     admin.delete_topics(["orders"])["orders"].result(60)
     assert audited.line(event="change", api="DeleteTopics", resource="orders")["result"] == "NONE"
+
+
+def test_a_rule_and_whom_it_denies(audited: Audited) -> None:
+    admin = AdminClient(audited.librdkafka())
+    admin.create_topics([NewTopic("closed", 1, 1)])["closed"].result(60)
+    closed = (ResourceType.TOPIC, "closed", ResourcePatternType.LITERAL, "User:eve", "*")
+    rules = [
+        AclBinding(*closed, AclOperation.DESCRIBE, AclPermissionType.ALLOW),
+        AclBinding(*closed, AclOperation.WRITE, AclPermissionType.DENY),
+    ]
+    for done in admin.create_acls(rules).values():
+        done.result(60)
+    told = audited.line(event="change", api="CreateAcls", resource="closed")
+    assert (told["principal"], told["result"]) == ("User:alice", "NONE")
+    assert told["details"]["rule"]["principal"] == "User:eve"
+    refused: list[Any] = []
+    producer = Producer({**audited.librdkafka(EVES, "eve"), "enable.idempotence": False})
+    producer.produce("closed", b"x", on_delivery=lambda error, _: refused.append(error))
+    assert producer.flush(PATIENCE_S) == 0
+    assert refused[0].name() == "TOPIC_AUTHORIZATION_FAILED"
+    line = audited.line(event="denial", principal="User:eve", operation="WRITE")
+    assert (line["resource_type"], line["resource"], line["api"]) == ("TOPIC", "closed", "Produce")
+    assert "DENY WRITE" in line["why"]
 
 
 def test_a_password_is_not_shown(audited: Audited) -> None:
@@ -226,8 +257,8 @@ def test_denials_are_told_with_the_api_and_counted(tmp_path: Path) -> None:
     with JudgedBroker(tmp_path / "data", {"open": 1, "closed": 1}, settings) as judged:
         address = judged._broker.bootstrap_servers
         judged.may(
-            rule(AclOperation.WRITE, Judged.TOPIC, "open"),
-            rule(AclOperation.DESCRIBE, Judged.TOPIC, "closed"),
+            rule(Operation.WRITE, Judged.TOPIC, "open"),
+            rule(Operation.DESCRIBE, Judged.TOPIC, "closed"),
         )
         refused: list[str] = []
         for topic in ("open", "closed", "closed"):

@@ -67,6 +67,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "acl": ("ottla.cli.acl", "list, add, remove and explain access rules (ACLs)"),
     "quota": ("ottla.cli.quota", "list, set and delete quotas of users, clients and addresses"),
     "token": ("ottla.cli.delegation_token", "create, list, renew and expire delegation tokens"),
+    "keyring": ("ottla.cli.keyring", "make keyrings for values that brokers cannot read (encryption.key)"),
     "cert": ("ottla.cli.cert", "make an authority and certificates, show and renew them"),
     "pipeline": ("ottla.cli.pipeline.command", "start, watch and stop data pipelines on Spark"),
     "storage": ("ottla.cli.storage", "format a data directory, or say what is in one"),

@@ -21,6 +21,7 @@ import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any, Final, Protocol
 
 from ottla.config.errors import ConfigError
@@ -69,8 +70,11 @@ class Sink(Protocol):
 
 
 class _Stdout:
+    def __init__(self) -> None:
+        self._fd = sys.stdout.fileno()
+
     def write(self, data: bytes) -> None:
-        _write_all(sys.stdout.fileno(), data)
+        _write_all(self._fd, data)
 
     def close(self) -> None:
         """It is not ours."""
@@ -114,9 +118,17 @@ class AuditFile:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._fd = os.open(self._path, flags, 0o600)
         status = os.fstat(self._fd)
+        is_file = stat.S_ISREG(status.st_mode)
         self._size = status.st_size
+        # By this process, or by one that was killed in the midst of it.
+        self._is_torn = is_file and self._size > 0 and self._last_byte() != b"\n"
         # A pipe, or a terminal, stays where it is.
-        self._put_aside_at: float = self._max_bytes if stat.S_ISREG(status.st_mode) else math.inf
+        self._put_aside_at: float = self._max_bytes if is_file else math.inf
+
+    def _last_byte(self) -> bytes:
+        with open(self._path, "rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1)
 
     def _was_moved(self) -> bool:
         assert self._fd is not None
@@ -144,7 +156,6 @@ class AuditFile:
                 os.replace(newer, older)
         if not self._kept_files:
             os.unlink(self._path)
-        self._is_torn = False
         self._open()
 
 
@@ -283,6 +294,7 @@ class AuditLog:
         """Somebody may not do what was asked for."""
         if not self.denials:
             return
+        name = name[:MAX_TEXT_LENGTH]  # it is kept, and a client may have thought it up
         key = ("denial", principal.type, principal.name, host, operation, resource_type, name, api)
         now_ms = self._now_ms()
         if self._window.again(key, now_ms):
@@ -375,6 +387,7 @@ class _Writer:
         self._complained_ms: int | None = None
         # Changes that failed, which may be tried without end; those that are made are all told of.
         self._failed = Floods()
+        self._failed_of: dict[tuple[Any, Any], int] = {}
         self._window_ends_ms = 0
 
     def run(self, entries: "queue.SimpleQueue[_Entry | list[_Repeated] | None]") -> None:
@@ -400,7 +413,7 @@ class _Writer:
             entry = entries.get(timeout=timeout)
             while True:
                 if entry is None:
-                    self._repeated(self._failed.end(), lines)
+                    self._end_window(lines)
                     return True
                 if isinstance(entry, list):
                     self._repeated(entry, lines)
@@ -412,8 +425,12 @@ class _Writer:
                 entry = entries.get_nowait()
         except queue.Empty:
             if self._failed and self._now_ms() >= self._window_ends_ms:
-                self._repeated(self._failed.end(), lines)
+                self._end_window(lines)
         return False
+
+    def _end_window(self, lines: list[bytes]) -> None:
+        self._failed_of.clear()
+        self._repeated(self._failed.end(), lines)
 
     def _lines_of(self, entry: _Entry, lines: list[bytes]) -> None:
         at_ms, fields, rest, _ = entry
@@ -427,15 +444,22 @@ class _Writer:
 
     def _is_first(self, line: dict[str, Any], at_ms: int) -> bool:
         """Of changes that fail like this one; when they are too many, of those of the same API."""
-        if self._failed.again(key := _text(line), at_ms):
+        if self._failed.again(key := _digest(line), at_ms):
             return False
-        if len(self._failed) >= MAX_TOLD_APART:
-            line |= {"resource": None, "details": None, "various": True}
-            if self._failed.again(key := _text(line), at_ms):
+        source = (line.get("principal"), line.get("address"))
+        of_source = self._failed_of.get(source, 0)
+        if of_source >= MAX_APART_OF_ONE or len(self._failed) >= MAX_TOLD_APART:
+            line |= {"resource": None, "details": None, "client_id": None, "various": True}
+            if self._failed.again(key := _digest(line), at_ms):
+                return False
+            if len(self._failed) >= 2 * MAX_TOLD_APART:
+                self._unwritten += 1
                 return False
         if not self._failed:
             self._window_ends_ms = at_ms + int(WINDOW_S * 1000)
-        self._failed.first(key, line, at_ms)
+        self._failed_of[source] = of_source + 1
+        # What is kept of it is small, whatever a request has named.
+        self._failed.first(key, _shortened({**line, "details": None}), at_ms)
         return True
 
     def _repeated(self, ended: list[_Repeated], lines: list[bytes]) -> None:
@@ -453,7 +477,7 @@ class _Writer:
             return
         try:
             self._sink.write(b"".join(lines))
-        except (OSError, ValueError) as error:  # ValueError: standard output is closed
+        except OSError as error:
             self._unwritten += len(lines) - (lost > self._lost_told)
             now_ms = self._now_ms()
             if self._complained_ms is None or now_ms - self._complained_ms > COMPLAIN_S * 1000:
@@ -483,8 +507,8 @@ def _shortened(value: Any) -> Any:
     return value
 
 
-def _text(line: Fields) -> str:
-    return json.dumps(line, default=str)
+def _digest(line: Fields) -> bytes:
+    return sha256(json.dumps(line, default=str).encode()).digest()
 
 
 def open_audit_log(
@@ -500,10 +524,9 @@ def open_audit_log(
         sink: Sink = _Stdout()
         if where != STDOUT:
             sink = AuditFile(where, values["ottla.audit.log.max.bytes"], values["ottla.audit.log.backups"])
-    except OSError as error:
-        raise ConfigError(
-            f"the audit log {where} cannot be written: {error.strerror or error}", "ottla.audit.log"
-        ) from None
+    except (OSError, ValueError, AttributeError) as error:  # the last two: there is no standard output
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"the audit log {where} cannot be written: {why}", "ottla.audit.log") from None
     return AuditLog(
         sink, node_id=node_id, now_ms=now_ms, call_later=call_later, kinds=values["ottla.audit.events"]
     )

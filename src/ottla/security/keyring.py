@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from ottla.config.errors import ConfigError
+from ottla.model.durable import replace_file, unique_temporary
 from ottla.model.plugins import find_class
 from ottla.security.encryption import (
     KEY_BYTES,
@@ -133,6 +134,24 @@ def _parse_keys(data: bytes, path: Path) -> dict[str, bytes]:
         if len(keys[key_id]) != KEY_BYTES:
             raise _bad(f"the key {key_id!r} of {path} is not {KEY_BYTES} bytes in base64")
     return keys
+
+
+def add_key(path: Path, key_id: str) -> None:
+    """A key at random behind those of a file, which is made if it is not there; ConfigError if it is no keyring."""
+    keys = _parse_keys(path.read_bytes(), path) if path.exists() else {}
+    if path.suffix == ".toml":
+        raise _bad(
+            f"{path} is TOML, which is not written here: add the key by hand, or keep the keyring as JSON"
+        )
+    if not 0 < len(key_id.encode()) <= MAX_KEY_ID_BYTES:
+        raise _bad(f"the id of a key has 1 to {MAX_KEY_ID_BYTES} bytes")
+    if key_id in keys:
+        raise _bad(f"{path} has a key {key_id!r} already")
+    keys[key_id] = os.urandom(KEY_BYTES)
+    entries = [{"id": name, "key": base64.b64encode(key).decode()} for name, key in keys.items()]
+    text = json.dumps({"keys": entries}, indent=2) + "\n"
+    # Whole or not at all: what it has wrapped before is lost with a key.
+    replace_file(path, [text.encode()], mode=0o600, final_mode=0o600, temporary=unique_temporary(path))
 
 
 def load_keyring(given: Any) -> Keyring:

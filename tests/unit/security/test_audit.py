@@ -207,6 +207,46 @@ def test_changes_that_fail_in_ever_new_ways_are_counted_too(
     assert (lines[-1]["resource"], lines[-1]["various"], lines[-1]["repeated"]) == (None, True, 89)
 
 
+def test_whoever_fails_under_ever_new_names_fills_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "MAX_TOLD_APART", 10)
+    for number in range(100):
+        fields = {"api": "CreateTopics", "principal": f"User:{number % 50}", "client_id": f"c{number}"}
+        world.log.changed(fields, lambda: [{"resource": "t", "result": "INVALID_REQUEST"}], 1)
+    lines = world.close()
+    told = [line for line in lines if line["event"] == "change" and "repeated" not in line]
+    assert len(told) == 20
+    counted = sum(line["repeated"] for line in lines if "repeated" in line)
+    assert counted + sum(line["count"] for line in lines if line["event"] == "lost") == 80
+
+
+def test_what_is_kept_of_events_is_small(world: World) -> None:
+    details = {"configs": {"key": ["x" * 100_000] * 10}}
+    for _ in range(2):
+        line = {"resource": "t" * 30_000, "result": "INVALID_CONFIG", "details": details}
+        world.log.changed({"api": "CreateTopics"}, lambda line=line: [line], 1)  # type: ignore[misc]
+        world.denied("n" * 30_000)
+    (kept,) = world.log._window._by_key.values()
+    assert len(kept.fields["resource"]) == audit.MAX_TEXT_LENGTH
+    lines = world.close()
+    repeated = [line for line in lines if "repeated" in line]
+    assert {(line["event"], len(line["resource"]), line.get("details")) for line in repeated} == {
+        ("change", audit.MAX_TEXT_LENGTH, None),
+        ("denial", audit.MAX_TEXT_LENGTH, None),
+    }
+
+
+def test_who_fails_in_many_ways_does_not_hide_how_others_fail(world: World) -> None:
+    for number in range(1000):
+        line = {"resource": f"t{number}", "result": "INVALID_TOPIC_EXCEPTION", "details": {}}
+        world.log.changed({"api": "CreateTopics", "principal": "User:a"}, lambda line=line: [line], 1)  # type: ignore[misc]
+    world.log.changed({"api": "CreateTopics", "principal": "User:b"}, lambda line=line: [line], 1)  # type: ignore[misc]
+    lines = world.close()
+    assert len(lines) == audit.MAX_APART_OF_ONE + 3
+    assert [line["resource"] for line in lines if line["principal"] == "User:b"] == ["t999"]
+
+
 def test_numbers_that_json_does_not_know(world: World) -> None:
     details = {"quotas": {"a": float("nan"), "b": float("-inf"), "c": 1.5}}
     world.log.changed({"api": "AlterClientQuotas"}, lambda: [{"result": "NONE", "details": details}], 1)
@@ -357,6 +397,16 @@ def test_a_file_goes_on_where_it_ended_and_lets_others_move_it(tmp_path: Path) -
     file.close()
     assert (tmp_path / "moved").read_bytes() == b"before\nfirst\n"
     assert path.read_bytes() == b"second\n"
+
+
+def test_half_a_line_of_a_process_that_was_killed(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    path.write_bytes(b'{"a":1}\n{"b"')
+    file = AuditFile(str(path), 1000, 1)
+    file.write(b'{"c":3}\n')
+    file.write(b'{"d":4}\n')
+    file.close()
+    assert path.read_bytes() == b'{"a":1}\n{"b"\n{"c":3}\n{"d":4}\n'
 
 
 def test_half_a_line_does_not_spoil_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
