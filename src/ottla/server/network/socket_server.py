@@ -317,7 +317,7 @@ class Acceptor:
     def opened(self, connection: Connection) -> bool:
         if not self._connections.admit(connection):
             return False
-        if self._principals is not None and self._tls is None and self._sasl is None:
+        if self._principals is not None and self.tls is None and self._sasl is None:
             try:
                 connection.principal = self._principals.build(connection, connection.principal)
             except KafkaError as error:
