@@ -9,6 +9,7 @@ that runs one command.
 from __future__ import annotations
 
 import os
+import secrets
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -172,11 +173,16 @@ def write_secret(path: Path, data: bytes) -> None:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    from ottla.model.durable import replace_file, unique_temporary
+    from ottla.model.durable import replace_file
 
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # Not even for a moment readable by others.
-    replace_file(path, [data], mode=0o600, final_mode=mode, temporary=unique_temporary(path))
+    # Not even for a moment readable by others, nor where somebody else has made a file or a link of that name.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    replace_file(path, [data], mode=0o600, final_mode=mode, temporary=temporary, open_file=_open_new)
+
+
+def _open_new(path: Path, flags: int, mode: int) -> int:
+    return os.open(path, flags | (os.O_EXCL | os.O_NOFOLLOW if flags & os.O_CREAT else 0), mode)
 
 
 def _read(path: Path) -> bytes:

@@ -145,6 +145,17 @@ class SecureDirectory:
         say(f"ottla: {path}: renewed, {max(left, 0)} days before it would have expired")
         return True
 
+    def renew_while_running(self) -> bool:
+        """The same for a node that serves: what is in the way is said, and looked at again the next time."""
+        from ottla.config.errors import ConfigError
+        from ottla.security.tls.authority import AuthorityError
+
+        try:
+            return self.renew()
+        except (CliError, ConfigError, AuthorityError, OSError) as error:
+            say(f"ottla: the certificate cannot be renewed: {error}")
+            return False
+
     def _material(self) -> KeyMaterial | None:
         from ottla.security.tls.stores import StoreSettings, read_key_store
 

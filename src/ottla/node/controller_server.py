@@ -16,9 +16,12 @@ from ottla.config.broker import BrokerConfig
 from ottla.controller.controller import Controller
 from ottla.controller.gone_brokers import GoneBrokers
 from ottla.controller.rules import ControllerSettings, Policies
+from ottla.metadata.delta import Delta
+from ottla.metadata.image import CLUSTER_DEFAULT, ClusterImage, ConfigResource, ResourceType
 from ottla.metadata.registrations import Endpoint
 from ottla.model.clock import Clock
 from ottla.model.ids import NodeId
+from ottla.model.tasks import spawn
 from ottla.node.acl_publisher import AclPublisher
 from ottla.node.shared_server import SharedServer
 from ottla.security.authorizer import Authorizer
@@ -74,6 +77,11 @@ class ControllerServer:
                 self.controller, config.node_id, config.inter_broker_listener_name
             )
             self.controller.on_active = self._gone_brokers.look_at_all
+        self._started = False
+        self._reconfiguring = asyncio.Lock()
+        if not config.is_broker:
+            # A broker does it for its node.
+            shared.metadata.subscribe(self._follow_config)
 
     async def start(self) -> None:
         """Answer other nodes, then join the quorum. A sole voter is active when this returns."""
@@ -87,6 +95,18 @@ class ControllerServer:
             log.info("waiting for the ACLs before %s is served (early.start.listeners)", ", ".join(late))
             await self._acls.loaded()
             await self._sockets.serve(Listener.CONTROLLER, dispatch, late)
+        self._started = True
+
+    def _follow_config(self, image: ClusterImage, delta: Delta) -> None:
+        own = ConfigResource(ResourceType.BROKER, str(self._config.node_id))
+        if not {CLUSTER_DEFAULT, own}.isdisjoint(delta.configs):
+            spawn(self._reconfigure(), name="taking other settings", owner="controller")
+
+    async def _reconfigure(self) -> None:
+        async with self._reconfiguring:
+            config = self._settings.effective(self._shared.metadata.image)
+            await self._sockets.reconfigure(config, is_serving=self._started)
+            await self._shared.reconfigure(config)
 
     def _services(self) -> ControllerServices:
         return ControllerServices(
@@ -102,6 +122,7 @@ class ControllerServer:
             gone_brokers=self._gone_brokers,
             authorizer=self._authorizer,
             quotas=self._quotas,
+            check_stores=self._sockets.check_stores,
         )
 
     async def stop(self) -> None:

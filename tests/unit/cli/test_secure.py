@@ -131,6 +131,26 @@ def test_a_certificate_is_renewed_in_time_with_its_names(
     assert not secure.renew()
 
 
+def test_what_is_in_the_way_of_a_renewal_is_one_line(secure: SecureDirectory, capsys: Capture) -> None:
+    secure.renew(config_of(secure))
+    for file, content in (("node.pem", b"garbage"), ("ca.key", b"garbage"), ("ca.pem", None)):
+        path = secure.folder / file
+        before = path.read_bytes()
+        if content is None:
+            path.unlink()
+        else:
+            path.write_bytes(content)
+        if file == "ca.key":
+            (secure.folder / "node.pem").unlink()
+        capsys.readouterr()
+        assert not secure.renew_while_running()
+        said = capsys.readouterr().err
+        assert said.startswith("ottla: the certificate cannot be renewed: ")
+        assert said.count("\n") == 1
+        path.write_bytes(before)
+        secure.renew(config_of(secure))
+
+
 def test_a_new_authority_signs_anew(secure: SecureDirectory, tmp_path: Path) -> None:
     secure.renew(config_of(secure))
     other = SecureDirectory(tmp_path / "other")

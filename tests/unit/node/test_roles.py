@@ -3,15 +3,24 @@
 import asyncio
 import logging
 import socket
+import ssl
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.certificates import Authority
 
 from ottla.config.broker import BrokerConfig
+from ottla.controller.result import RequestContext
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.node.broker_lifecycle import BrokerState
 from ottla.node.node import Node, StartInterrupted
+from ottla.security.tls.names import read_certificate
+from ottla.wire.messages.admin.configs import (
+    IncrementalAlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+)
 
 CLUSTER = "Q2x1c3RlcklkRm9yVGVzdA"
 
@@ -229,5 +238,57 @@ def test_a_broker_asks_for_leave_if_it_is_to(tmp_path: Path, enable: bool) -> No
         known = controller.controller.image.brokers[2]
         assert (known.fenced or known.in_controlled_shutdown) is enable
         await controller.stop()
+
+    run(main())
+
+
+def test_a_controller_alone_takes_new_stores_too(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    store = tmp_path / "node.pem"
+
+    def write() -> int:
+        identity = authority.issue()
+        store.write_bytes(identity.key.read_bytes() + identity.certificate.read_bytes())
+        return read_certificate(ssl.PEM_cert_to_DER_cert(identity.certificate.read_text())).serial
+
+    def shown(at: int) -> int:
+        context = authority.client_context()
+        with (
+            socket.create_connection(("127.0.0.1", at), 30) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as tls,
+        ):
+            return read_certificate(tls.getpeercert(binary_form=True) or b"").serial
+
+    async def main() -> None:
+        port, first = free_port(), write()
+        controller = node(
+            tmp_path,
+            1,
+            "controller",
+            port,
+            listener_security_protocol_map="CONTROLLER:SSL",
+            ssl_keystore_type="PEM",
+            ssl_keystore_location=store,
+            ssl_truststore_type="PEM",
+            ssl_truststore_location=authority.certificate,
+        )
+        await controller.start()
+        try:
+            assert await asyncio.to_thread(shown, port) == first
+            second = write()
+            change = IncrementalAlterableConfig(
+                name="listener.name.controller.ssl.keystore.location", config_operation=0, value=str(store)
+            )
+            request = IncrementalAlterConfigsRequest(
+                resources=[
+                    IncrementalAlterConfigsResource(resource_type=4, resource_name="1", configs=[change])
+                ]
+            )
+            answer = await controller.controller.incremental_alter_configs(request, RequestContext(0))
+            assert [each.error_code for each in answer.responses] == [0]
+            while await asyncio.to_thread(shown, port) != second:
+                await asyncio.sleep(0.01)
+        finally:
+            await controller.stop()
 
     run(main())

@@ -377,8 +377,10 @@ def _refuse_nulls(names: Any) -> None:
 
 async def _check_broker(ctx: Context, name: str, settings: dict[str, str], named: Collection[str]) -> None:
     if ctx.on_controller_listener:
-        return  # a controller is asked about any broker, and checks what can be known of all of them
-    if name:
+        # A controller is asked about any node, and checks what can be known of all of them, and of itself.
+        if name != str(ctx.node.node_id):
+            return
+    elif name:
         _check_own_id(ctx, name, f"Unexpected broker id, expected {ctx.node.node_id}, but received {name}")
     try:
         changed = check_broker_change(ctx.node.config(), settings, per_broker=bool(name))

@@ -3,7 +3,7 @@
 Rules: settings of a listener win over those of the node (listener.name.<listener>.<key>), and those of a mechanism are
 the listener's alone (listener.name.<listener>.<mechanism>.<key>), as in Kafka. Whatever is wrong with them is
 ConfigError, in one line without a secret, before the node listens. Stores may change while it does (KIP-226): new
-connections get the new ones, others keep what they have. Secrets are read here and kept nowhere else. It is
+connections get the new ones, others keep what they have. Secrets are the configuration's, and go no further. It is
 imported where there is something to secure: what it takes would slow every start down.
 
 Owner: the node's SocketServer, on the broker's loop.
