@@ -168,7 +168,7 @@ def _create_rules(s: JudgedScript) -> None:
 
 
 def ask_all(s: JudgedScript, way: str, api: str) -> None:
-    """All questions of an API: by those whose rights matter to it in every version, to a broker by all in the newest."""
+    """All questions of an API: those whose rights matter to it in every version, of a broker by all in the newest."""
     key = API_KEYS[api]
     s.listener = "broker" if way == "broker" else "controller"
     for version in s.versions(key):
