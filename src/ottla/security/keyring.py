@@ -160,9 +160,9 @@ def load_keyring(given: Any) -> Keyring:
     What the import path names is a Keyring, or is called without arguments to make one. ConfigError if it cannot be
     had.
     """
+    _require_cryptography()
     if not isinstance(given, str):
         return _checked(given, type(given).__name__)
-    _require_cryptography()
     text = given.strip()
     if not text:
         raise _bad("it is empty")

@@ -161,5 +161,6 @@ def test_none_is_no_keyring() -> None:
 
 def test_without_the_extra_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    with pytest.raises(ConfigError, match=r"pip install 'ottla\[security\]'"):
-        load_keyring("/etc/ottla/keys.json")
+    for given in ("/etc/ottla/keys.json", f"{__name__}:RING", RING):
+        with pytest.raises(ConfigError, match=r"pip install 'ottla\[security\]'"):
+            load_keyring(given)

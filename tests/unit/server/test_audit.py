@@ -13,13 +13,14 @@ from ottla.model.ids import ZERO_UUID
 from ottla.model.pending import Pending
 from ottla.security.principal import KafkaPrincipal
 from ottla.server.audit import (
-    CHANGES,
+    CHANGING,
     LARGE_REQUEST_WEIGHT,
     REQUEST_WEIGHT,
     AuditedTopicCreation,
     audited,
 )
 from ottla.server.authorization import ACCESS, EVERYBODY
+from ottla.server.changes import CHANGES
 from ottla.server.context import Context, Sender
 from ottla.server.forwarding import FORWARDABLE
 from ottla.wire.framing import RequestHeader
@@ -556,5 +557,6 @@ def test_every_api_that_may_be_forwarded_is_told_of() -> None:
     others = {"DeleteRecords", "AlterReplicaLogDirs", "DeleteGroups", "OffsetDelete"}
     others |= {"AlterShareGroupOffsets", "DeleteShareGroupOffsets"}
     assert {APIS[key].name for key in FORWARDABLE} - of_nodes | others == CHANGES.keys()
+    assert CHANGES.keys() == CHANGING
     assert CHANGES.keys() <= ACCESS.keys()
     assert all(ACCESS[name] is not EVERYBODY or "Token" in name for name in CHANGES)
