@@ -27,7 +27,6 @@ from ottla.wire.messages import fetch, list_offsets, metadata, produce, producer
 from ottla.wire.messages import transactions as txn
 from ottla.wire.messages.admin import cluster, configs, topics
 from ottla.wire.messages.groups import classic, consumer, share, streams
-from ottla.wire.messages.security.acls import DescribeAclsRequest
 from ottla.wire.registry import APIS
 
 Op, Kind = AclOperation, ResourceType
@@ -660,17 +659,6 @@ def _decides(case: Case, operation: AclOperation, kind: ResourceType) -> bool:
     return (operation, kind) in ACCESS[case.api].by_handler
 
 
-DESCRIBE_ACLS = DescribeAclsRequest(
-    resource_type_filter=1,
-    resource_name_filter=None,
-    pattern_type_filter=1,
-    principal_filter=None,
-    host_filter=None,
-    operation=1,
-    permission_type=1,
-)
-
-
 # ---- what is asked of a request as a whole ------------------------------------------------------------------
 
 
@@ -681,7 +669,7 @@ DESCRIBE_ACLS = DescribeAclsRequest(
 )
 def test_one_right_on_the_cluster_is_enough_at_a_broker(broker: JudgedBroker, key: int) -> None:
     route = routes(Listener.BROKER)[key]
-    request = {**FILLED, DESCRIBE_ACLS.API_KEY: DESCRIBE_ACLS}.get(key) or route.request()
+    request = FILLED.get(key) or route.request()
     try:
         for operation in route.access.cluster:
             broker.may(rule(operation, CLUSTER, WHOLE))
