@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from kafka import KafkaProducer
 from tests.interop.ottla_node import OttlaNode
-from tests.interop.process import HOST, free_ports, wait_until
+from tests.interop.process import HOST, ServerDied, free_ports, wait_until
 from tests.support.certificates import Authority, Identity
 from tests.support.cluster import Processes
 
@@ -227,9 +227,19 @@ def test_a_store_with_a_password(changing: Changing, tmp_path: Path) -> None:
     shown = changing.admin.describe_configs([resource])[resource].result(PATIENCE_S)
     assert (shown[f"{prefix}.password"].value, shown[f"{prefix}.password"].is_sensitive) == (None, True)
     assert shown[f"{prefix}.location"].value == str(path)
-    # It is in force from the start of the next life.
+    # It is in force from the start of the next life, even if the store that the node was started with is gone.
     changing.node.restart()
     assert served(changing.port) == serial_of(new)
+    changing.node.stop()
+    changing.key_store.unlink()
+    changing.node.start()
+    assert served(changing.port) == serial_of(new)
+    changing.node.stop()
+    path.unlink()
+    with pytest.raises(ServerDied, match="No such file"):
+        changing.node.start()
+    write_store(changing.key_store, changing.authority.issue())
+    changing.node.start()
 
 
 def test_only_for_one_listener(changing: Changing) -> None:

@@ -193,7 +193,9 @@ def _serve(args: argparse.Namespace) -> int:
     if secure is None:
         return serve(config, cluster_id)
     secure.renew(config)
-    return serve(config, cluster_id, first_users=_first_users(secure, config), renew=secure.renew_while_running)
+    return serve(
+        config, cluster_id, first_users=_first_users(secure, config), renew=secure.renew_while_running
+    )
 
 
 def _secure_directory(args: argparse.Namespace, environ: Mapping[str, str]) -> SecureDirectory:

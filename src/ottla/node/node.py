@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.config.broker import BrokerConfig
+from ottla.config.errors import ConfigError
 from ottla.controller.controller import Controller
+from ottla.metadata.image import ResourceType
 from ottla.metadata.registrations import Endpoint
 from ottla.model.clock import Clock, SystemClock
 from ottla.model.errors import ErrorCode, KafkaError
@@ -68,6 +70,8 @@ class Node:
         stall_report: Path | None = None,
     ) -> None:
         self._static_config = config
+        # Whose stores are used until the metadata is known.
+        self._bound_config = config
         self._clock = clock or SystemClock()
         self._wanted_cluster_id = cluster_id
         self._first_users = first_users
@@ -111,14 +115,7 @@ class Node:
         if self._interrupted:
             raise asyncio.CancelledError
         self.authorizer = make_authorizer(self._static_config[CLASS_NAME], self._static_config.static)
-        self.sockets = SocketServer(
-            self._static_config,
-            clock=self._clock,
-            executor=self._executor,
-            scram_credentials=self._scram_credential,
-        )
-        self._stops.append(self._close_sockets)
-        await self.sockets.bind()
+        await self._bind()
         endpoints = tuple(self.sockets.advertised(self._static_config.advertised_controller_listeners))
         handlers.load()
         logs = self._open_directories(endpoints)
@@ -127,6 +124,29 @@ class Node:
             await self._start_broker(logs)
         self._stalls.start()
         self._stops.append(self._stop_measuring)
+
+    async def _bind(self) -> None:
+        self.sockets = self._socket_server()
+        self._stops.append(self._close_sockets)
+        try:
+            await self.sockets.bind()
+        except ConfigError:
+            # The stores may have been changed while it ran last, and those of the start be gone since then.
+            stored = await asyncio.to_thread(with_stored_settings, self._static_config)
+            if stored is None:
+                raise
+            self.sockets.close()
+            self._bound_config = stored
+            self.sockets = self._socket_server()
+            await self.sockets.bind()
+
+    def _socket_server(self) -> SocketServer:
+        return SocketServer(
+            self._bound_config,
+            clock=self._clock,
+            executor=self._executor,
+            scram_credentials=self._scram_credential,
+        )
 
     def interrupt(self) -> None:
         """Whoever starts the node wants it to stop: what the start waits for is not waited for any longer.
@@ -250,7 +270,7 @@ class Node:
         return credential_of(self._shared.metadata.image, mechanism, user)
 
     async def _channels(self) -> NodeChannels:
-        config = self._static_config
+        config = self._bound_config
         listeners = {config.controller_listener_names[0], config.inter_broker_listener_name}
         if all(config.security_protocols.get(name, "PLAINTEXT") == "PLAINTEXT" for name in listeners):
             return PLAIN_CHANNELS
@@ -374,6 +394,29 @@ class Node:
     def controller_address(self) -> tuple[str, int]:
         """Where other nodes begin: the controller's first listener."""
         return self.sockets.address(self._static_config.controller_listener_names[0])
+
+
+def with_stored_settings(config: BrokerConfig) -> BrokerConfig | None:
+    """The configuration with what was set for this node while it ran; None if that was nothing that helps.
+
+    By its own copy of the metadata log (DynamicBrokerConfig.readDynamicBrokerConfigsFromSnapshot). Reads files: off the
+    loop.
+    """
+    from ottla.metadata.records import ConfigRecord
+    from ottla.raft.stored_records import stored_records
+
+    layers: dict[str, dict[str, str]] = {"": {}, str(config.node_id): {}}
+    try:
+        for record in stored_records(Path(config.metadata_log_dir)):
+            if isinstance(record, ConfigRecord) and record.resource_type == ResourceType.BROKER:
+                layer = layers.get(record.resource_name)
+                if layer is not None and record.value is None:
+                    layer.pop(record.name, None)
+                elif layer is not None and record.value is not None:
+                    layer[record.name] = record.value
+        return config.with_dynamic(layers[""], layers[str(config.node_id)]) if any(layers.values()) else None
+    except (ConfigError, KafkaError, OSError):
+        return None  # what is wrong with the configuration, or the log, is said by whoever needs it
 
 
 def describe_error(error: BaseException) -> str:
