@@ -163,7 +163,14 @@ def _rules_of(metadata_dir: Path) -> list[AclBinding]:
 
 
 def _of_files(config: BrokerConfig, settings: Settings) -> Iterator[Finding]:
-    """Files with keys and passwords that others on this machine may read."""
+    """Files with keys and passwords that others on this machine may read, and passwords that anybody can."""
+    from ottla.config.settings import base_key
+
+    for name, setting in sorted(settings.by_key.items()):
+        if setting.origin == "-X" and (key := base_key(name)) is not None and key.sensitive:
+            yield Finding(
+                f"{name} is given with -X", "everybody on this machine can read command lines; use a file"
+            )
     for path, what in _secret_files(config, settings):
         try:
             mode = os.stat(path).st_mode
