@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.config.broker import BrokerConfig
+from ottla.config.definitions import LISTENER_ONLY_KEYS
 from ottla.config.errors import ConfigError
+from ottla.config.settings import LISTENER_PREFIX
 from ottla.controller.controller import Controller
-from ottla.metadata.image import ResourceType
+from ottla.metadata.image import ConfigResource, ResourceType
 from ottla.metadata.registrations import Endpoint
 from ottla.model.clock import Clock, SystemClock
 from ottla.model.errors import ErrorCode, KafkaError
@@ -48,6 +50,8 @@ log = logging.getLogger("ottla.node")
 
 # Waiting for disks: recompression, flushes before an acknowledgement, cold reads, searches by timestamp.
 THREADS = 8
+# Settings of a listener that may change while it runs.
+_STORES = tuple(f".{key}" for key in LISTENER_ONLY_KEYS)
 # A longer time than this is no limit.
 LONGEST_START_MS = 1 << 48
 
@@ -132,7 +136,7 @@ class Node:
             await self.sockets.bind()
         except ConfigError:
             # The stores may have been changed while it ran last, and those of the start be gone since then.
-            stored = await asyncio.to_thread(with_stored_settings, self._static_config)
+            stored = await asyncio.to_thread(with_stored_stores, self._static_config)
             if stored is None:
                 raise
             self.sockets.close()
@@ -396,8 +400,8 @@ class Node:
         return self.sockets.address(self._static_config.controller_listener_names[0])
 
 
-def with_stored_settings(config: BrokerConfig) -> BrokerConfig | None:
-    """The configuration with what was set for this node while it ran; None if that was nothing that helps.
+def with_stored_stores(config: BrokerConfig) -> BrokerConfig | None:
+    """The configuration with the stores that were set for this node while it ran; None if there were none.
 
     By its own copy of the metadata log (DynamicBrokerConfig.readDynamicBrokerConfigsFromSnapshot). Reads files: off the
     loop.
@@ -405,18 +409,20 @@ def with_stored_settings(config: BrokerConfig) -> BrokerConfig | None:
     from ottla.metadata.records import ConfigRecord
     from ottla.raft.stored_records import stored_records
 
-    layers: dict[str, dict[str, str]] = {"": {}, str(config.node_id): {}}
+    own = ConfigResource(ResourceType.BROKER, str(config.node_id))
+    found: dict[str, str | None] = {}
     try:
         for record in stored_records(Path(config.metadata_log_dir)):
-            if isinstance(record, ConfigRecord) and record.resource_type == ResourceType.BROKER:
-                layer = layers.get(record.resource_name)
-                if layer is not None and record.value is None:
-                    layer.pop(record.name, None)
-                elif layer is not None and record.value is not None:
-                    layer[record.name] = record.value
-        return config.with_dynamic(layers[""], layers[str(config.node_id)]) if any(layers.values()) else None
+            if isinstance(record, ConfigRecord) and (record.resource_type, record.resource_name) == own:
+                found[record.name] = record.value
+        stores = {
+            name: text
+            for name, text in found.items()
+            if text is not None and name.startswith(LISTENER_PREFIX) and name.endswith(_STORES)
+        }
+        return config.with_dynamic({}, stores) if stores else None
     except (ConfigError, KafkaError, OSError):
-        return None  # what is wrong with the configuration, or the log, is said by whoever needs it
+        return None  # what is wrong with the settings, or the log, is said by whoever needs them
 
 
 def describe_error(error: BaseException) -> str:
