@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from functools import cache
@@ -24,12 +25,14 @@ from confluent_kafka.admin import (
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
     load_pem_private_key,
     pkcs12,
 )
 from kafka import KafkaProducer
-from tests.interop.ottla_node import OttlaNode
-from tests.interop.process import HOST, free_ports, wait_until
+from tests.interop.ottla_node import OTTLA, OttlaNode
+from tests.interop.process import HOST, ServerDied, free_ports, wait_until
 from tests.support.certificates import Authority, Identity
 from tests.support.cluster import Processes
 
@@ -227,8 +230,45 @@ def test_a_store_with_a_password(changing: Changing, tmp_path: Path) -> None:
     shown = changing.admin.describe_configs([resource])[resource].result(PATIENCE_S)
     assert (shown[f"{prefix}.password"].value, shown[f"{prefix}.password"].is_sensitive) == (None, True)
     assert shown[f"{prefix}.location"].value == str(path)
-    # It is in force from the start of the next life.
+    # It is in force from the start of the next life, even if the store that the node was started with is gone.
     changing.node.restart()
+    assert served(changing.port) == serial_of(new)
+    changing.node.stop()
+    changing.key_store.unlink()
+    changing.node.start()
+    assert served(changing.port) == serial_of(new)
+    changing.node.stop()
+    path.unlink()
+    with pytest.raises(ServerDied, match="No such file"):
+        changing.node.start()
+    write_store(changing.key_store, changing.authority.issue())
+    changing.node.start()
+
+
+def test_a_password_from_a_file(changing: Changing, tmp_path: Path) -> None:
+    file = tmp_path / "change.properties"
+    file.write_text(f"{LOCATION}={changing.key_store}\nlistener.name.tls.ssl.key.password={PASSWORD}\n")
+    new = changing.authority.issue()
+    key = load_pem_private_key(new.key.read_bytes(), None)
+    locked = BestAvailableEncryption(PASSWORD.encode())
+    text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, locked) + new.certificate.read_bytes()
+    changing.key_store.write_bytes(text)
+    command = [
+        str(OTTLA),
+        "config",
+        "set",
+        "broker",
+        "1",
+        "--from-file",
+        str(file),
+        "-b",
+        changing.node.address,
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, env=changing.node.environment()
+    )
+    assert done.returncode == 0, done.stderr
+    assert PASSWORD not in done.stdout + done.stderr
     assert served(changing.port) == serial_of(new)
 
 

@@ -145,44 +145,17 @@ def _wildcard_cure(rule: AclBinding) -> str | None:
 
 
 def _rules_of(metadata_dir: Path) -> list[AclBinding]:
-    """The rules in this node's copy of the metadata log: the newest snapshot, and what came after it."""
-    from ottla.cli.log.dump import mapped, walk
+    """The rules in this node's copy of the metadata log."""
     from ottla.metadata.image import binding_of
     from ottla.metadata.records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
-    from ottla.metadata.serde import read_record_batch
-    from ottla.metadata.snapshot import SUFFIX, parse_file_name, read_bootstrap, read_checkpoint
-    from ottla.raft.metadata_log import DIRECTORY_NAME
+    from ottla.raft.stored_records import stored_records
 
     rules: dict[object, AccessControlEntryRecord] = {}
-
-    def replay(records: list[object]) -> None:
-        for record in records:
-            if isinstance(record, AccessControlEntryRecord):
-                rules[record.id] = record
-            elif isinstance(record, RemoveAccessControlEntryRecord):
-                rules.pop(record.id, None)
-
-    folder = metadata_dir / DIRECTORY_NAME
-    if not folder.is_dir():
-        return []
-    named = [(parse_file_name(entry.name), entry) for entry in folder.iterdir()]
-    snapshots = sorted(
-        (found[0], entry) for found, entry in named if found is not None and found[1] == SUFFIX
-    )
-    start = 0
-    if snapshots:
-        newest, path = snapshots[-1]
-        start = newest.end_offset
-        replay(list(read_checkpoint(path).records))
-    if not start and (metadata_dir / "bootstrap.checkpoint").exists():
-        replay(list(read_bootstrap(metadata_dir)))
-    for path in sorted(folder.glob("*.log")):
-        for batch in walk(mapped(path)):
-            # What ends the walk early is a half-written end.
-            if isinstance(batch, str):
-                break
-            if not batch.is_control and batch.last_offset >= start:
-                replay(list(read_record_batch(batch)))
+    for record in stored_records(metadata_dir):
+        if isinstance(record, AccessControlEntryRecord):
+            rules[record.id] = record
+        elif isinstance(record, RemoveAccessControlEntryRecord):
+            rules.pop(record.id, None)
     return [binding_of(rule) for rule in rules.values()]
 
 
@@ -190,7 +163,14 @@ def _rules_of(metadata_dir: Path) -> list[AclBinding]:
 
 
 def _of_files(config: BrokerConfig, settings: Settings) -> Iterator[Finding]:
-    """Files with keys and passwords that others on this machine may read."""
+    """Files with keys and passwords that others on this machine may read, and passwords that anybody can."""
+    from ottla.config.settings import base_key
+
+    for name, setting in sorted(settings.by_key.items()):
+        if setting.origin == "-X" and (key := base_key(name)) is not None and key.sensitive:
+            yield Finding(
+                f"{name} is given with -X", "everybody on this machine can read command lines; use a file"
+            )
     for path, what in _secret_files(config, settings):
         try:
             mode = os.stat(path).st_mode

@@ -160,14 +160,28 @@ def _set(args: argparse.Namespace) -> int:
     from ottla.client.admin.types import ConfigChange, ConfigOperation
 
     resource, words = _resource(args)
-    if not words:
+    given = pairs(words, "config set")
+    if args.from_file is not None:
+        given += _from_file(args.from_file)
+    if not given:
         raise UsageError("nothing to set: give KEY=VALUE")
     operation = ConfigOperation.SET
     if args.append:
         operation = ConfigOperation.APPEND
     elif args.subtract:
         operation = ConfigOperation.SUBTRACT
-    return _change(args, resource, [ConfigChange(*pair, operation) for pair in pairs(words, "config set")])
+    return _change(args, resource, [ConfigChange(*pair, operation) for pair in given])
+
+
+def _from_file(file: str) -> list[tuple[str, str]]:
+    """Where passwords belong: a command line can be read by everybody on the machine."""
+    from ottla.config.properties import MAX_PROPERTIES_BYTES, parse_properties
+
+    with open(file, "rb") as opened:
+        data = opened.read(MAX_PROPERTIES_BYTES + 1)
+    if len(data) > MAX_PROPERTIES_BYTES:
+        raise UsageError(f"{file} is larger than {MAX_PROPERTIES_BYTES} bytes, so hardly a properties file")
+    return [(name, value) for name, value, _ in parse_properties(data.decode("utf-8", "replace"))]
 
 
 def _unset(args: argparse.Namespace) -> int:
@@ -214,6 +228,12 @@ COMMAND = Command(
             "set",
             "set keys of a resource",
             _words("one KEY=VALUE or more"),
+            argument(
+                "--from-file",
+                metavar="FILE",
+                complete="file",
+                help="KEY=VALUE lines of a properties file, too: for passwords, which are not for command lines",
+            ),
             switch("--append", help="add to a list instead of replacing it"),
             switch("--subtract", help="take from a list instead of replacing it"),
             _VALIDATE,

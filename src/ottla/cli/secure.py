@@ -79,7 +79,7 @@ class SecureDirectory:
         if not (self.folder / CA_CERTIFICATE).exists() or not (self.folder / CA_KEY).exists():
             for left in (CA_CERTIFICATE, CA_KEY):  # of a start that came to no end
                 (self.folder / left).unlink(missing_ok=True)
-            make_authority(self.folder, f"Ottla CA of {socket.gethostname()}"[:64])
+            make_authority(self.folder, f"Ottla CA of {_own_name()}"[:64])
         port = port or DEFAULT_PORT
         write_secret(self.client_properties, properties(self._client_settings(port)))
         write_secret(self.server_properties, properties(self._server_settings(data_dir, port)))
@@ -235,7 +235,13 @@ def _hosts(config: BrokerConfig) -> list[str]:
     """Where the node is reached, as far as anybody can know."""
     listeners = (*config.listeners, *config.advertised_listeners)
     named = [listener.host for listener in listeners if listener.host not in _ANY_HOST]
-    return list(dict.fromkeys([*_OWN_HOSTS, socket.gethostname(), *named]))
+    return list(dict.fromkeys([*_OWN_HOSTS, _own_name(), *named]))
+
+
+def _own_name() -> str:
+    """The machine's, if it can be written into a certificate."""
+    name = socket.gethostname()
+    return name if name and name.isascii() and not set(name) & set("/: ") else "localhost"
 
 
 def _as_java(host: str) -> str:

@@ -17,8 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.config.broker import BrokerConfig
+from ottla.config.definitions import LISTENER_ONLY_KEYS
+from ottla.config.errors import ConfigError
+from ottla.config.settings import LISTENER_PREFIX
 from ottla.controller.access.delegation_token_control import SECRET_KEY
 from ottla.controller.controller import Controller
+from ottla.metadata.image import ConfigResource, ResourceType
 from ottla.metadata.registrations import Endpoint
 from ottla.model.clock import Clock, SystemClock
 from ottla.model.errors import ErrorCode, KafkaError
@@ -49,6 +53,8 @@ log = logging.getLogger("ottla.node")
 
 # Waiting for disks: recompression, flushes before an acknowledgement, cold reads, searches by timestamp.
 THREADS = 8
+# Settings of a listener that may change while it runs.
+_STORES = tuple(f".{key}" for key in LISTENER_ONLY_KEYS)
 # A longer time than this is no limit.
 LONGEST_START_MS = 1 << 48
 
@@ -71,6 +77,8 @@ class Node:
         stall_report: Path | None = None,
     ) -> None:
         self._static_config = config
+        # Whose stores are used until the metadata is known.
+        self._bound_config = config
         self._clock = clock or SystemClock()
         self._wanted_cluster_id = cluster_id
         self._first_users = first_users
@@ -114,19 +122,11 @@ class Node:
         if self._interrupted:
             raise asyncio.CancelledError
         config = self._static_config
-        audit = self._open_audit_log()
+        self._audit = self._open_audit_log()
         self.authorizer = make_authorizer(config[CLASS_NAME], config.static)
         self._quotas = QuotaManagers.of(config, self._clock, protected_listeners(config))
         self._stops.append(self._close_quotas)
-        self.sockets = SocketServer(
-            config,
-            clock=self._clock,
-            scram_users=self._scram_users,
-            audit=audit,
-            rates=self._quotas.clients.connections,
-        )
-        self._stops.append(self._close_sockets)
-        await self.sockets.bind()
+        await self._bind()
         endpoints = tuple(self.sockets.advertised(self._static_config.advertised_controller_listeners))
         handlers.load()
         logs = self._open_directories(endpoints)
@@ -135,6 +135,30 @@ class Node:
             await self._start_broker(logs)
         self._stalls.start()
         self._stops.append(self._stop_measuring)
+
+    async def _bind(self) -> None:
+        self.sockets = self._socket_server()
+        self._stops.append(self._close_sockets)
+        try:
+            await self.sockets.bind()
+        except ConfigError:
+            # The stores may have been changed while it ran last, and those of the start be gone since then.
+            stored = await asyncio.to_thread(with_stored_stores, self._static_config)
+            if stored is None:
+                raise
+            self.sockets.close()
+            self._bound_config = stored
+            self.sockets = self._socket_server()
+            await self.sockets.bind()
+
+    def _socket_server(self) -> SocketServer:
+        return SocketServer(
+            self._bound_config,
+            clock=self._clock,
+            scram_users=self._scram_users,
+            audit=self._audit,
+            rates=self._quotas.clients.connections,
+        )
 
     def interrupt(self) -> None:
         """Whoever starts the node wants it to stop: what the start waits for is not waited for any longer.
@@ -285,7 +309,7 @@ class Node:
         )
 
     async def _channels(self) -> NodeChannels:
-        config = self._static_config
+        config = self._bound_config
         listeners = {config.controller_listener_names[0], config.inter_broker_listener_name}
         if all(config.security_protocols.get(name, "PLAINTEXT") == "PLAINTEXT" for name in listeners):
             return PLAIN_CHANNELS
@@ -413,6 +437,31 @@ class Node:
     def controller_address(self) -> tuple[str, int]:
         """Where other nodes begin: the controller's first listener."""
         return self.sockets.address(self._static_config.controller_listener_names[0])
+
+
+def with_stored_stores(config: BrokerConfig) -> BrokerConfig | None:
+    """The configuration with the stores that were set for this node while it ran; None if there were none.
+
+    By its own copy of the metadata log (DynamicBrokerConfig.readDynamicBrokerConfigsFromSnapshot). Reads files: off the
+    loop.
+    """
+    from ottla.metadata.records import ConfigRecord
+    from ottla.raft.stored_records import stored_records
+
+    own = ConfigResource(ResourceType.BROKER, str(config.node_id))
+    found: dict[str, str | None] = {}
+    try:
+        for record in stored_records(Path(config.metadata_log_dir)):
+            if isinstance(record, ConfigRecord) and (record.resource_type, record.resource_name) == own:
+                found[record.name] = record.value
+        stores = {
+            name: text
+            for name, text in found.items()
+            if text is not None and name.startswith(LISTENER_PREFIX) and name.endswith(_STORES)
+        }
+        return config.with_dynamic({}, stores) if stores else None
+    except (ConfigError, KafkaError, OSError):
+        return None  # what is wrong with the settings, or the log, is said by whoever needs them
 
 
 def describe_error(error: BaseException) -> str:

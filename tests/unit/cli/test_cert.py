@@ -3,10 +3,12 @@
 import io
 import json
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.support.tls_stores import keytool
 
 from ottla.cli.main import main
 from ottla.security.tls.contexts import certificate_changes, verifies
@@ -83,6 +85,25 @@ def test_a_store_with_a_password(ca: Path, tmp_path: Path, capsys: Capture) -> N
     assert "the password is wrong" in said.err
     assert "guess" not in said.err
     assert "geheim" not in said.out + said.err
+
+
+def test_keytool_reads_what_was_issued(ca: Path, tmp_path: Path) -> None:
+    tool = keytool()
+    if tool is None:
+        pytest.skip("there is no keytool")
+    password = tmp_path / "password"
+    password.write_text("geheim\n")
+    words = ["--format", "pkcs12", "--dir", str(ca), "--password-file", str(password)]
+    assert main(["cert", "issue", "alice", *words]) == 0
+    listed = subprocess.run(
+        [tool, "-list", "-v", "-keystore", str(ca / "alice.p12"), "-storepass:file", str(password)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert listed.returncode == 0, listed.stdout
+    assert "PrivateKeyEntry" in listed.stdout
+    assert "Owner: CN=alice" in listed.stdout
 
 
 def test_a_password_has_to_come_from_somewhere(

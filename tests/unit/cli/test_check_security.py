@@ -128,6 +128,15 @@ def test_a_file_with_passwords_that_others_can_read(
     assert not (tmp_path / "data").exists()
 
 
+def test_a_password_on_the_command_line(authority: Authority, tmp_path: Path, capsys: Capture) -> None:
+    given = {**secured(authority, tmp_path), "log.dirs": tmp_path / "data"}
+    words = [word for name, value in given.items() for word in ("-X", f"{name}={value}")]
+    assert main(["serve", "--check-security", *words, "-X", "ssl.key.password=geheim"]) == 1
+    said = capsys.readouterr()
+    assert "ssl.key.password is given with -X: everybody on this machine can read command lines" in said.out
+    assert "geheim" not in said.out + said.err
+
+
 # ---- access rules ---------------------------------------------------------------------------------------------
 
 

@@ -169,6 +169,16 @@ def test_a_host_that_is_advertised_is_in_the_certificate(secure: SecureDirectory
     assert not secure.renew(more)
 
 
+def test_a_machine_whose_name_is_none_for_certificates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "büro " * 20)
+    secure = SecureDirectory(tmp_path / "s")
+    secure.prepare(tmp_path / "data", None)
+    assert secure.renew(config_of(secure))
+    assert not secure.renew(config_of(secure))
+
+
 def test_data_without_users_is_not_taken(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "meta.properties").write_text("version=1\ncluster.id=x\nnode.id=1\n")
