@@ -43,7 +43,7 @@ def copied(spark: Any, secured: SecureBroker, source: str, sink: str, checkpoint
     stream = (
         spark.readStream.format("ottla")
         .options(
-            **secured.options, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger=ROWS // 4
+            **secured.options, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger=ROWS // 2
         )
         .load()
     )

@@ -15,6 +15,7 @@ and with each write's writer. Rules:
 - Where a cluster gives no tokens, tasks log in by the properties file of `ottla.config`, which they read themselves. If
   there is none, the job is refused: nothing falls back to sending a password.
 
+In Spark's own connector it is KafkaTokenUtil and KafkaDelegationTokenProvider, and Hadoop's credentials carry tokens.
 One thread; owned by the process. What is held belongs to the process that asked for it, and not to its children.
 """
 

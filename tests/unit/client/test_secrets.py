@@ -38,7 +38,7 @@ def test_what_sounds_like_a_secret_is_one() -> None:
     names = {
         field.name.replace("_", ".") for kind in (ProducerConfig, ConsumerConfig) for field in fields(kind)
     }
-    files = {name for name in names if name.endswith((".location", ".file", ".type"))}
+    files = {name for name in names if name.endswith((".location", ".file", ".type", ".id"))}
     assert {name for name in names - files if sounding.search(name)} <= SECRET_KEYS
     assert {"sasl.jaas.config", "sasl.password", "ssl.key.password", "ssl.keystore.key"} <= SECRET_KEYS
     hidden = {field.name.replace("_", ".") for field in fields(ClientConfig) if not field.repr}
