@@ -27,6 +27,7 @@ from ottla.wire.messages import fetch, list_offsets, metadata, produce, producer
 from ottla.wire.messages import transactions as txn
 from ottla.wire.messages.admin import cluster, configs, topics
 from ottla.wire.messages.groups import classic, consumer, share, streams
+from ottla.wire.messages.security import acls
 from ottla.wire.registry import APIS
 
 Op, Kind = AclOperation, ResourceType
@@ -67,6 +68,7 @@ def walk() -> Iterator[Case]:
     yield from _groups()
     yield from _share()
     yield from _transactions()
+    yield from _rules()
 
 
 WHOLE = CLUSTER_NAME
@@ -563,6 +565,33 @@ ELSEWHERE = {
     ("DescribeDelegationToken", (Op.DESCRIBE, Kind.DELEGATION_TOKEN)),
     ("DescribeDelegationToken", (Op.DESCRIBE_TOKENS, Kind.USER)),
 }
+# ---- rules --------------------------------------------------------------------------------------------------
+
+
+def _rules() -> Iterator[Case]:
+    describe, alter = (Op.DESCRIBE, CLUSTER, WHOLE), (Op.ALTER, CLUSTER, WHOLE)
+    any_of_it = {
+        "resource_type_filter": Kind.ANY,
+        "pattern_type_filter": 1,
+        "operation": 1,
+        "permission_type": 1,
+    }
+    yield Case("DescribeAcls", describe, lambda _: acls.DescribeAclsRequest(**any_of_it), 3, NO_CLUSTER)
+    given_away = acls.AclCreation(
+        resource_type=TOPIC,
+        resource_name="walked",
+        principal="User:nobody",
+        host="*",
+        operation=Op.READ,
+        permission_type=3,
+    )
+    yield Case("CreateAcls", alter, lambda _: acls.CreateAclsRequest(creations=[given_away]), 3, NO_CLUSTER)
+    one = acls.DeleteAclsFilter(
+        **{**any_of_it, "resource_name_filter": "nowhere", "principal_filter": "User:nobody"}
+    )
+    yield Case("DeleteAcls", alter, lambda _: acls.DeleteAclsRequest(filters=[one]), 3, NO_CLUSTER)
+
+
 CASES = list(walk())
 
 
