@@ -8,11 +8,13 @@ from pathlib import Path
 from tests.interop.ottla_node import LISTENING, OttlaNode
 from tests.interop.process import ServerProcess, is_serving, wait_until
 from tests.interop.scripts.entities import encode_request
+from tests.support.secure_node import SecureNode
 
 from bench.frames import batch_of, produce_error, produce_frame
 from bench.load import Cpu, connection
 from bench.report import Report, Row
 from bench.servers import apache, create_topic, now_ms, ottla
+from ottla.client import Producer
 
 MB = 1 << 20
 PARTITIONS = 10_000
@@ -67,6 +69,23 @@ def start(report: Report, where: Path, quick: bool = False) -> None:
     report.add(Row("formatting before the first start", "s", min(formatting), None))
     report.add(Row("start to first message", "s", min(times["apache"]), min(times["ottla"]), 0.1))
     report.add(Row("resident memory, fresh", "MB", memory["apache"], memory["ottla"], 0.2))
+    secure = [secure_start_seconds(where / f"secure{i}") for i in range(1 if quick else 3)]
+    name = "`ottla serve --secure`, from nothing to the first message"
+    report.add(Row(name, "s", None, min(secure), 3.0, absolute=True))
+
+
+def secure_start_seconds(where: Path) -> float:
+    """From the start of the process, without a directory, to the first message that `admin` has acknowledged."""
+    node = SecureNode(where / "data")
+    begin = time.perf_counter()
+    node.launch()
+    try:
+        wait_until(node.is_ready, 90, "the secure node", FIRST_POLL_S)
+        with Producer(node.properties()) as producer:
+            producer.send("first", b"first").result()
+        return time.perf_counter() - begin
+    finally:
+        node.stop()
 
 
 def fill_partitions(server: ServerProcess) -> None:
