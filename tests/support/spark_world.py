@@ -10,6 +10,7 @@ from typing import Any
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from tests.interop.ottla_node import OttlaNode
+from tests.interop.process import wait_until
 
 ADMIN_TIMEOUT_S = 30
 QUERY_TIMEOUT_S = 300
@@ -33,6 +34,8 @@ class Broker(OttlaNode):
         settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
         admin = self.admin()
         admin.create_topics([NewTopic(name, partitions, config=settings)])[name].result(ADMIN_TIMEOUT_S)
+        # Apache's broker hears of it a moment after its controller has answered.
+        wait_until(lambda: name in admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics, ADMIN_TIMEOUT_S, name)
         return name
 
     def add_partitions(self, topic: str, total: int) -> None:

@@ -55,6 +55,7 @@ SCRIPTS: dict[str, Callable[[Script], None]] = {
     "alter-configs": configs.legacy_alter,
     "list-config-resources": configs.list_resources,
     "acls": acls.acls,
+    "sasl": users.sasl,
     "log-dirs": cluster.log_dirs,
     "move-between-dirs": cluster.move_between_dirs,
     "update-features": cluster.features,

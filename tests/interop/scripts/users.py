@@ -12,6 +12,19 @@ CREATE_TOKEN, RENEW_TOKEN, EXPIRE_TOKEN, DESCRIBE_TOKEN = 38, 39, 40, 41
 DESCRIBE_QUOTAS, ALTER_QUOTAS = 48, 49
 DESCRIBE_SCRAM, ALTER_SCRAM = 50, 51
 SHA_256, SHA_512 = 1, 2
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+
+
+def sasl(s: Script) -> None:
+    """SASL where it has no place: on listeners that know nobody."""
+    for listener in ("broker", "controller"):
+        s.listener = listener
+        for v in s.versions(SASL_HANDSHAKE):
+            for mechanism in ("PLAIN", "SCRAM-SHA-512", "", "nonsense"):
+                s.ask(SASL_HANDSHAKE, v, {"mechanism": mechanism}, f"mechanism {mechanism!r}")
+        for v in s.versions(SASL_AUTHENTICATE):
+            for token in (b"\0alice\0secret", b""):
+                s.ask(SASL_AUTHENTICATE, v, {"auth_bytes": token}, f"{len(token)} bytes")
 
 
 # SCRAM

@@ -66,7 +66,7 @@ _SENTENCES = {
 async def describe_user_scram_credentials(
     client: AsyncClient, users: Iterable[str] = ()
 ) -> dict[str, list[ScramCredentialInfo] | KafkaError]:
-    """With which mechanisms users can log in; of all users if none are named."""
+    """With which mechanisms, in their order, users can log in; of all users if none are named."""
     names = [UserName(name=name) for name in dict.fromkeys(users)]
     response = await client.request(DescribeUserScramCredentialsRequest(users=names or None))
     _raise(response, "the users cannot be described")
@@ -74,7 +74,7 @@ async def describe_user_scram_credentials(
         result.user: _failure(result, f"user {result.user!r}")
         or [
             ScramCredentialInfo(_mechanism_name(info.mechanism), info.iterations)
-            for info in result.credential_infos
+            for info in sorted(result.credential_infos, key=lambda info: info.mechanism)
         ]
         for result in response.results
     }
