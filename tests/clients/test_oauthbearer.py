@@ -383,3 +383,28 @@ def test_three_nodes_log_in_to_one_another(
             assert "geheim" not in log
     finally:
         cluster.kill_all()
+
+
+def test_the_providers_keys_change_under_load_and_nothing_is_lost(
+    secured: Secured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secured.provider, "lifetime_s", 3)
+    sent = 0
+    with Producer({**secured.settings(), "acks": "all"}) as producer:
+        for _ in range(3):
+            old = list(secured.provider.keys)
+            secured.provider.new_key()
+            for key_id in old:
+                del secured.provider.keys[key_id]
+            until = time.monotonic() + 4
+            while time.monotonic() < until:
+                producer.send("load", str(sent).encode()).result(PATIENCE_S * 1000)
+                sent += 1
+    with Consumer({**secured.settings(), "auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign([TopicPartition("load", 0)])
+        found: list[bytes | None] = []
+        while len(found) < sent:
+            polled = consumer.poll(PATIENCE_S * 1000)
+            assert polled, f"only {len(found)} of {sent}"
+            found += [record.value for records in polled.values() for record in records]
+    assert found == [str(number).encode() for number in range(sent)]
