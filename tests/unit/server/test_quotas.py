@@ -77,7 +77,7 @@ def test_without_a_quota_nothing_is_asked() -> None:
     assert (world.quotas.enabled, world.quotas.measures_time) == (False, False)
     connection: Any = Connection()
     assert produced(world, connection, 10**9) == 0
-    assert world.quotas.fetch_quota(connection, request(), 4, len(request())) is None
+    assert not world.quotas.client_of(connection, request(), 4, len(request())).limits_fetches
     assert world.quotas.share_fetched(world.quotas.sensors_of(ALICE, "app"), 10**9, 1) == 0
     assert connection.throttled == []
 
@@ -144,8 +144,8 @@ def test_acks_0_waits_for_bytes_and_not_for_time() -> None:
 
 
 def fetched(world: World, connection: Any, records_bytes: int, client_id: str = "app") -> int:
-    client = world.quotas.fetch_quota(connection, request(client_id), 4, len(request(client_id)))
-    return 0 if client is None else world.quotas.fetched(connection, client, records_bytes, 1)
+    client = world.quotas.client_of(connection, request(client_id), 4, len(request(client_id)))
+    return world.quotas.fetched(connection, client, records_bytes, 1) if client.limits_fetches else 0
 
 
 def test_a_fetch_that_is_too_much_is_not_sent_and_not_counted() -> None:
@@ -174,11 +174,10 @@ def test_a_fetch_waits_for_the_time_of_requests_too_and_then_counts_no_bytes() -
 def test_a_fetch_without_a_quota_of_its_own_is_as_large_as_it_likes() -> None:
     world, connection = World(), Connection()
     world.set("consumer_byte_rate", 1_000.0, user="bob")
-    assert world.quotas.fetch_quota(connection, request(), 4, len(request())) is None  # type: ignore[arg-type]
+    assert not world.quotas.sensors_of(ALICE, "app").limits_fetches
     world.set("request_percentage", 1.0, user="alice")
-    quota = world.quotas.fetch_quota(connection, request(), 4, len(request()))  # type: ignore[arg-type]
-    assert quota is not None
-    assert quota.max_fetch_bytes == 2**31 - 1
+    quota = world.quotas.sensors_of(ALICE, "app")
+    assert (quota.limits_fetches, quota.max_fetch_bytes) == (True, 2**31 - 1)
     assert fetched(world, connection, 2**40) == 0
 
 
