@@ -193,6 +193,37 @@ def test_a_share_fetch_waits_afterwards() -> None:
     assert world.quotas.share_fetched(client) == 0
 
 
+# --- over a while
+
+LIMIT = 100_000.0
+
+
+def used(kind: str, size: int, from_ms: int, to_ms: int) -> int:
+    """Bytes between two moments, of a client that does as much as it may and waits as long as it is told."""
+    world, connection = World(), Connection()
+    world.set(f"{kind}r_byte_rate", LIMIT, user="alice")
+    total = 0
+    while (now_ms := world.clock.now_ms() - T0) < to_ms:
+        if kind == "produce":
+            throttle_ms, is_used = produced(world, connection, size), True
+        else:
+            throttle_ms = fetched(world, connection, size - quotas.ANSWER_BYTES - quotas.PARTITION_BYTES)
+            is_used = not throttle_ms
+        total += size if is_used and now_ms >= from_ms else 0
+        world.clock.advance(max(throttle_ms, 1))
+    return total
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [(kind, size) for kind in ("produce", "consume") for size in (1_000, 10_000, 30_000)]
+    + [("consume", 100_000)],
+)
+def test_a_quota_is_kept_within_a_tenth(kind: str, size: int) -> None:
+    assert used(kind, size, 0, 1_000) >= 10 * LIMIT * 0.9, "whoever was silent has something left"
+    assert used(kind, size, 33_000, 99_000) / 66 == pytest.approx(LIMIT, rel=0.1)
+
+
 # --- time
 
 
