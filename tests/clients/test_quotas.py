@@ -99,12 +99,11 @@ def test_what_is_no_quota(address: str, words: tuple[str, ...], code: int, text:
 # --- what quotas do to clients
 
 LIMIT = 100_000  # bytes a second
-BURST = 10 * LIMIT  # what all windows have room for
-TOTAL = 14 * LIMIT
+TOTAL = 14 * LIMIT  # ten seconds' worth is let in at once
 VALUE = bytes(9_900)
 COUNT = TOTAL // len(VALUE)
-# What is left after the burst takes four seconds; the last request is not waited for.
-AT_LEAST_S = (TOTAL - BURST) / LIMIT * 0.9 - 0.5
+# Whoever has used its burst waits until that is forgotten, which takes eleven seconds; some requests are large.
+AT_LEAST_S = 8.0
 
 
 @pytest.fixture
@@ -212,6 +211,7 @@ def test_a_consumer_keeps_to_its_quota(
     assert took_s >= AT_LEAST_S
 
 
+@pytest.mark.three_nodes
 def test_changes_of_topics_keep_to_their_quota(address: str, limited: Callable[..., str]) -> None:
     client_id = limited(controller_mutation_rate=2)
     admin = AdminClient({"bootstrap.servers": address, "client.id": client_id})

@@ -303,7 +303,7 @@ _ANY: Final = "\udc00"
 class Sensor:
     """What those who share a quota have used."""
 
-    __slots__ = ("bucket", "is_current", "limit", "max_throttle_ms", "rate")
+    __slots__ = ("bucket", "is_current", "limit", "max_throttle_ms", "may_be_over", "rate")
 
     def __init__(
         self, limit: float, rate: Rate, bucket: TokenBucket | None, max_throttle_ms: int = MAX_THROTTLE_MS
@@ -312,6 +312,8 @@ class Sensor:
         self.rate = rate
         self.bucket = bucket
         self.max_throttle_ms = max_throttle_ms
+        # Was it too much when something was recorded last, or is the limit another since?
+        self.may_be_over = False
         # No more when it was forgotten, or its limit may be another: whoever holds it asks again.
         self.is_current = True
 
@@ -319,6 +321,14 @@ class Sensor:
         """So much was used: how long the client has to wait now; 0 if it is within its quota."""
         throttle_ms = self.rate.record_and_throttle_ms(amount, self.limit, now_ms)
         return min(throttle_ms, self.max_throttle_ms) if throttle_ms else 0
+
+    def record(self, amount: float, now_ms: float) -> None:
+        """So much was used, or, if it is negative, was not after all; the next request waits for it."""
+        self.may_be_over = self.rate.record_and_throttle_ms(amount, self.limit, now_ms) > 0
+
+    def throttle_ms(self, now_ms: float) -> int:
+        """How long the client has to wait for what was recorded."""
+        return self.record_and_throttle_ms(0.0, now_ms) if self.may_be_over else 0
 
     def record_unless_throttled(self, amount: float, now_ms: float) -> int:
         """So much is to be used: 0 if it is, or how long the client has to wait, and then it is not (unrecord).
@@ -405,7 +415,7 @@ class ClientQuotaManager:
         """So much was used, or, if it is negative, was not after all; the next request waits for it."""
         sensor = self.sensor(principal, client_id, now_ms)
         if sensor is not None:
-            sensor.rate.record(amount, now_ms)
+            sensor.record(amount, now_ms)
 
     def max_in_window(self, principal: KafkaPrincipal, client_id: str | None, now_ms: float) -> float:
         """More than this at once is always throttled: no fetch is larger (maxValueInQuotaWindow)."""
@@ -479,7 +489,9 @@ class ClientQuotaManager:
             sensor = self._sensors[tags] = Sensor(
                 limit, Rate(self.windows, now_ms), bucket, self._max_throttle_ms
             )
-        sensor.limit = limit
+        if sensor.limit != limit:
+            sensor.limit = limit
+            sensor.may_be_over = True
         sensor.is_current = True
         return sensor
 

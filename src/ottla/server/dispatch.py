@@ -159,11 +159,11 @@ async def respond_forwarded(
     services: Services, connection: Connection, route: Route, frame: memoryview, sender: Sender
 ) -> Reply | None:
     """A request in an envelope: its answer, or NotController; another KafkaError if it cannot be parsed."""
+    if not services.quotas.measures_time:
+        return await _respond_forwarded(services, connection, route, frame, sender)
+    client_id = decode_request_header(frame, 0, len(frame))[0].client_id
     answering = _respond_forwarded(services, connection, route, frame, sender)
-    if services.quotas.measures_time:
-        client_id = decode_request_header(frame, 0, len(frame))[0].client_id
-        return await services.quotas.measured(answering, sender.principal, client_id)
-    return await answering
+    return await services.quotas.measured(answering, sender.principal, client_id)
 
 
 async def _respond_forwarded(

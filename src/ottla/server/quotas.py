@@ -173,19 +173,12 @@ class QuotaManagers:
         if client.produce is not None:
             throttle_ms = client.produce.record_and_throttle_ms(stop - start, now_ms)
         if client.request is not None and acks:
-            throttle_ms = max(throttle_ms, client.request.record_and_throttle_ms(0.0, now_ms))
+            throttle_ms = max(throttle_ms, client.request.throttle_ms(now_ms))
         if throttle_ms:
             connection.throttle(throttle_ms)
         return throttle_ms
 
     # --- fetch
-
-    def fetch_quota(
-        self, connection: Connection, view: memoryview, start: int, stop: int
-    ) -> "ClientSensors | None":
-        """What holds for a fetch that has come in, if it is a consumer's; None if nothing does."""
-        client = self.client_of(connection, view, start, stop)
-        return None if client.fetch is None and client.request is None else client
 
     def fetched(
         self, connection: Connection, client: "ClientSensors", records_bytes: int, partitions: int
@@ -193,7 +186,7 @@ class QuotaManagers:
         """An answer has so much of so many partitions: 0 if it is to be sent, or how long its client has to wait."""
         now_ms, throttle_ms = self._now_ms(), 0
         if client.request is not None:
-            throttle_ms = client.request.record_and_throttle_ms(0.0, now_ms)
+            throttle_ms = client.request.throttle_ms(now_ms)
         if client.fetch is not None and not throttle_ms:
             size_bytes = ANSWER_BYTES + PARTITION_BYTES * partitions + records_bytes
             throttle_ms = client.fetch.record_unless_throttled(size_bytes, now_ms)
@@ -212,11 +205,13 @@ class QuotaManagers:
 
     def throttle_ms(self, principal: KafkaPrincipal, client_id: str | None) -> int:
         """How long a client has to wait for the time that its requests took."""
-        return self.clients.request.record_and_throttle_ms(principal, client_id, 0.0, self._now_ms())
+        now_ms = self._now_ms()
+        sensor = self.clients.request.sensor(principal, client_id, now_ms)
+        return 0 if sensor is None else sensor.throttle_ms(now_ms)
 
     def record_time_of(self, client: "ClientSensors", spent_ns: int) -> None:
         if client.request is not None:
-            client.request.rate.record(spent_ns * PERCENT_PER_NS, self._now_ms())
+            client.request.record(spent_ns * PERCENT_PER_NS, self._now_ms())
 
     def record_time(self, principal: KafkaPrincipal, client_id: str | None, spent_ns: int) -> None:
         """A request has held the loop for so long."""
@@ -232,7 +227,17 @@ class QuotaManagers:
 class ClientSensors:
     """The quotas of one client, as they were found: Kafka's ClientSensors, of all types."""
 
-    __slots__ = ("client_id", "fetch", "max_fetch_bytes", "principal", "produce", "raw", "request", "version")
+    __slots__ = (
+        "client_id",
+        "fetch",
+        "limits_fetches",
+        "max_fetch_bytes",
+        "principal",
+        "produce",
+        "raw",
+        "request",
+        "version",
+    )
 
     def __init__(
         self, clients: ClientQuotas, principal: KafkaPrincipal, client_id: str | None, now_ms: float
@@ -248,6 +253,8 @@ class ClientSensors:
         if self.fetch is not None:
             in_a_window = self.fetch.limit * clients.fetch.windows.window_ms / 1000.0
             self.max_fetch_bytes = max(int(min(in_a_window, MAX_FETCH_BYTES)), 1)
+        # Does any quota hold for what it fetches?
+        self.limits_fetches = self.fetch is not None or self.request is not None
         # How requests spell the client, and for which version of the quotas this was found, if it is kept.
         self.raw = b""
         self.version = -1

@@ -77,7 +77,7 @@ def test_without_a_quota_nothing_is_asked() -> None:
     assert (world.quotas.enabled, world.quotas.measures_time) == (False, False)
     connection: Any = Connection()
     assert produced(world, connection, 10**9) == 0
-    assert world.quotas.fetch_quota(connection, request(), 4, len(request())) is None
+    assert not world.quotas.client_of(connection, request(), 4, len(request())).limits_fetches
     assert world.quotas.share_fetched(world.quotas.sensors_of(ALICE, "app"), 10**9, 1) == 0
     assert connection.throttled == []
 
@@ -144,8 +144,8 @@ def test_acks_0_waits_for_bytes_and_not_for_time() -> None:
 
 
 def fetched(world: World, connection: Any, records_bytes: int, client_id: str = "app") -> int:
-    client = world.quotas.fetch_quota(connection, request(client_id), 4, len(request(client_id)))
-    return 0 if client is None else world.quotas.fetched(connection, client, records_bytes, 1)
+    client = world.quotas.client_of(connection, request(client_id), 4, len(request(client_id)))
+    return world.quotas.fetched(connection, client, records_bytes, 1) if client.limits_fetches else 0
 
 
 def test_a_fetch_that_is_too_much_is_not_sent_and_not_counted() -> None:
@@ -174,11 +174,10 @@ def test_a_fetch_waits_for_the_time_of_requests_too_and_then_counts_no_bytes() -
 def test_a_fetch_without_a_quota_of_its_own_is_as_large_as_it_likes() -> None:
     world, connection = World(), Connection()
     world.set("consumer_byte_rate", 1_000.0, user="bob")
-    assert world.quotas.fetch_quota(connection, request(), 4, len(request())) is None  # type: ignore[arg-type]
+    assert not world.quotas.sensors_of(ALICE, "app").limits_fetches
     world.set("request_percentage", 1.0, user="alice")
-    quota = world.quotas.fetch_quota(connection, request(), 4, len(request()))  # type: ignore[arg-type]
-    assert quota is not None
-    assert quota.max_fetch_bytes == 2**31 - 1
+    quota = world.quotas.sensors_of(ALICE, "app")
+    assert (quota.limits_fetches, quota.max_fetch_bytes) == (True, 2**31 - 1)
     assert fetched(world, connection, 2**40) == 0
 
 
@@ -192,6 +191,37 @@ def test_a_share_fetch_waits_afterwards() -> None:
     assert world.quotas.share_fetched(client) == 10_000
     world.clock.advance(11_000)
     assert world.quotas.share_fetched(client) == 0
+
+
+# --- over a while
+
+LIMIT = 100_000.0
+
+
+def used(kind: str, size: int, from_ms: int, to_ms: int) -> int:
+    """Bytes between two moments, of a client that does as much as it may and waits as long as it is told."""
+    world, connection = World(), Connection()
+    world.set(f"{kind}r_byte_rate", LIMIT, user="alice")
+    total = 0
+    while (now_ms := world.clock.now_ms() - T0) < to_ms:
+        if kind == "produce":
+            throttle_ms, is_used = produced(world, connection, size), True
+        else:
+            throttle_ms = fetched(world, connection, size - quotas.ANSWER_BYTES - quotas.PARTITION_BYTES)
+            is_used = not throttle_ms
+        total += size if is_used and now_ms >= from_ms else 0
+        world.clock.advance(max(throttle_ms, 1))
+    return total
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [(kind, size) for kind in ("produce", "consume") for size in (1_000, 10_000, 30_000)]
+    + [("consume", 100_000)],
+)
+def test_a_quota_is_kept_within_a_tenth(kind: str, size: int) -> None:
+    assert used(kind, size, 0, 1_000) >= 10 * LIMIT * 0.9, "whoever was silent has something left"
+    assert used(kind, size, 33_000, 99_000) / 66 == pytest.approx(LIMIT, rel=0.1)
 
 
 # --- time

@@ -249,6 +249,15 @@ def test_changes_of_topics_are_refused_and_waited_for(limited: Limited) -> None:
         assert answer.throttle_time_ms > 1_000
 
 
+def test_quotas_hold_again_after_a_restart(tmp_path: Path) -> None:
+    entity = quota_entity(user="ANONYMOUS", client_id="test")
+    with Broker(data_dir=tmp_path) as broker, Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(TOPIC, 1)])
+        assert admin.alter_client_quotas({entity: {"producer_byte_rate": 10.0}}) == {entity: None}
+    with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
+        assert client.ask(produce(1_000), 9).throttle_time_ms > 0
+
+
 def test_every_response_can_carry_it_or_leaves_it_out() -> None:
     handlers.load()
     handlers.load_rest()

@@ -120,7 +120,10 @@ def fetch(
     check_size(stop - start)
     offset = body_offset(view, start, stop, version >= FLEXIBLE_VERSION)
     one = read_one(view, version, offset, stop)
-    quota = services.quotas.fetch_quota(connection, view, start, stop) if services.quotas.enabled else None
+    quota: ClientSensors | None = None
+    if services.quotas.enabled:
+        client = services.quotas.client_of(connection, view, start, stop)
+        quota = client if client.limits_fetches else None
     if one is not None:
         plain = answer_one(services, connection, one, version, correlation_id, quota)
         if plain is not None:
@@ -172,7 +175,7 @@ def answer_one(
         return None
     log = partition.log
     limit = min(partition_max_bytes, max_bytes, services.config()["fetch.max.bytes"])
-    if quota is not None and quota.max_fetch_bytes < max(limit, min_bytes):
+    if quota is not None and (quota.max_fetch_bytes < limit or quota.max_fetch_bytes < min_bytes):
         limit, min_bytes = min(limit, quota.max_fetch_bytes), min(min_bytes, quota.max_fetch_bytes)
     found = _find(log, fetch_offset, limit, isolation_level)
     if found is None or (found.length < min_bytes and max_wait_ms > 0):

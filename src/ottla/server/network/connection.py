@@ -754,14 +754,14 @@ class Connection(asyncio.BufferedProtocol):
             self.must_be_ready_by = float("inf")
 
     def unmute(self) -> None:
+        """Serve again, in one of the next turns: those who share a quota wait for the same moment."""
         if not self._muted or self._closing or self._lost:
             return
         self._muted = False
         self.must_be_ready_by = self.host.monotonic() + self._has_left_s
-        try:
-            self._resume()
-        except Exception as error:  # noqa: BLE001 - a fault ends one connection at most
-            report(error, name="serving after a throttle", owner=self.name, failed=self.fail)
+        if not self._turn_is_over:
+            self._turn_is_over = True
+            self.host.turns.again(self._next_turn)
 
     @property
     def is_open(self) -> bool:
