@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from tests.interop.ottla_node import OTTLA
 from tests.support.pipelines import consume, write_pipeline
+from tests.support.secure_world import PASSWORD, SecureBroker
 from tests.support.spark_world import Broker
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
@@ -298,3 +299,33 @@ def parquet(path: Path) -> list[dict[str, Any]]:
     ]
     files = {json.loads(line)["path"] for line in lines if line.startswith("{")}
     return [row for file in files for row in pq.read_table(file.removeprefix("file://")).to_pylist()]
+
+
+def test_a_pipeline_that_has_to_log_in(tmp_path: Path) -> None:
+    node = SecureBroker(tmp_path)
+    node.format()
+    with node:
+        ottla = Ottla(node, tmp_path)
+        source, target = node.topic(), node.topic()
+        file = write_pipeline(
+            tmp_path,
+            f"""
+            @pipeline.stream(out=topic({target!r}))
+            def copy(clicks=topic({source!r}, schema="n int")):
+                return clicks
+            """,
+        )
+        node.produce(source, ['{"n": 1}', '{"n": 2}'])
+        config = node.properties(tmp_path / "client.properties")
+        # The file says where the brokers are, too.
+        said = ottla("run", str(file), *SPARK, "--available-now", "--command-config", str(config))
+        assert "p: finished after" in said
+        assert [json.loads(record.value())["n"] for record in consume(node, target)] == [1, 2]
+        wrong = tmp_path / "wrong.properties"
+        wrong.write_text(config.read_text().replace(PASSWORD, "guess-work"))
+        said += ottla("run", str(file), *SPARK, "--available-now", "--command-config", str(wrong), code=1)
+        assert said.splitlines()[-1].startswith(f"ottla: {node.secure}: Authentication failed")
+        left = [path.read_bytes() for path in ottla.state.rglob("*") if path.is_file()]
+        for secret in (PASSWORD, "guess-work"):
+            assert secret not in said
+            assert not [data for data in left if secret.encode() in data]
