@@ -73,5 +73,5 @@ class _Filler:
         if issubclass(hint, str):
             return self._values.get(name, self._topic)
         if issubclass(hint, float):
-            return hint(float(self._values.get(name, 0)))
+            return hint(float(self._values.get(name, 0.5)))
         return hint(self._values.get(name, 0))
