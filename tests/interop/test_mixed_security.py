@@ -111,7 +111,7 @@ def test_tokens(cluster: SecureCluster, through: int, at: int) -> None:
 def test_all_show_the_same(cluster: SecureCluster) -> None:
     make_user(cluster[1], "shown", "to all")
     make_rule(cluster[2], "shown", "a-topic", WRITE)
-    make_quota(cluster[3], "shown", "consumer_byte_rate", 12345.5)
+    make_quota(cluster[3], "shown", "consumer_byte_rate", 12_345.0)
     wanted = world(cluster[1])
     assert all(wanted.values())
     agree(cluster, wanted)

@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 from tests.interop.apache import HERE, INTEROP_DIR
 from tests.interop.ottla_node import OttlaNode
+from tests.interop.scripts import acls
 from tests.interop.secured import SCRAM, SecureCluster, Security
+from tests.interop.security_world import CREATE_ACLS, WRITE, make_user
 
 pytestmark = pytest.mark.interop
 QUIET_NODE = {"KAFKAJS_NO_PARTITIONER_WARNING": "1"}
@@ -73,6 +75,7 @@ def test_kafkajs(node: OttlaNode, kafkajs: Path) -> None:
 
 USER, PASSWORD = "alice", "alice's secret"
 PLENTY = 100
+GROUP = 3
 
 
 class Guarded:
@@ -82,13 +85,13 @@ class Guarded:
         self.cluster = cluster
         self.security = cluster.security
         self.file = self.security.client_file(USER, PASSWORD, SCRAM)
-        add = f"{SCRAM}=[password={PASSWORD}]"
-        cluster.tool(
-            "ConfigCommand", "--alter", "--add-config", add, "--entity-type", "users", "--entity-name", USER
-        )
-        may = ("--add", "--allow-principal", f"User:{USER}", "--resource-pattern-type", "prefixed")
-        cluster.tool("AclCommand", *may, "--producer", "--topic", "open-")
-        cluster.tool("AclCommand", *may, "--consumer", "--topic", "open-", "--group", "open-")
+        make_user(cluster[1], USER, PASSWORD)
+        of = {"principal": f"User:{USER}", "resource_pattern_type": acls.PREFIXED}
+        rows = [acls.creation("open-", **of, operation=operation) for operation in (acls.READ, WRITE)]
+        rows.append(acls.creation("open-", **of, resource_type=GROUP, operation=acls.READ))
+        with cluster[1].client() as admin:
+            answer = admin.ask(CREATE_ACLS, 3, {"creations": rows})
+        assert {row["error_code"] for row in answer["results"]} == {"none"}, answer
 
     def arguments(self, language: str) -> list[str]:
         """What a program is told."""

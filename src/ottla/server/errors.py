@@ -143,6 +143,7 @@ def _fetch(request: FetchRequest, code: ErrorCode) -> FetchResponse:
     """From version 13 on, where topics have no names, the error of the whole is enough."""
     return FetchResponse(
         error_code=int(code),
+        session_id=request.session_id,
         responses=[
             FetchableTopicResponse(
                 topic=topic.topic,

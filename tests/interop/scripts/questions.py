@@ -594,6 +594,13 @@ def list_reassignments(a: Asking) -> dict[str, Body]:
     }
 
 
+@about(70)
+def controller_registration(a: Asking) -> dict[str, Body]:
+    listener = {"name": "CONTROLLER", "host": "127.0.0.1", "port": 1, "security_protocol": 0}
+    who = {"controller_id": 55, "incarnation_id": uuid.UUID(int=77)}
+    return {"without features": {**who, "listeners": [listener], "features": []}}
+
+
 @about(55)
 def describe_quorum(a: Asking) -> dict[str, Body]:
     return {"metadata": {"topics": [{"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]}}

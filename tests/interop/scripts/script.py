@@ -63,11 +63,12 @@ class Script:
         if isinstance(answer, str):
             self.note(label, answer)
             return {}
-        decoded = self._decode(api_key, version, answer, correlation_id)
+        decoded = self.decoded(api_key, version, answer, correlation_id)
         self.note(label, masked(api_key, decoded, self.symbols))
         return decoded
 
-    def _decode(self, api_key: int, version: int, payload: bytes, correlation_id: int) -> dict[str, Any]:
+    def decoded(self, api_key: int, version: int, payload: bytes, correlation_id: int) -> dict[str, Any]:
+        """What is in an answer, and if that cannot be read, its bytes."""
         try:
             return decode_response(api_key, version, payload, correlation_id)
         except Exception as unreadable:  # noqa: BLE001  whatever kio cannot read is the finding

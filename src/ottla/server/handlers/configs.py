@@ -328,6 +328,17 @@ async def _preprocess(
     return verdicts
 
 
+def _unknown_type(ctx: Context, resource_type: int) -> KafkaError:
+    """A controller takes what it does not know for a later release's."""
+    is_known = resource_type == ResourceType.BROKER_LOGGER
+    code = (
+        ErrorCode.UNSUPPORTED_VERSION
+        if ctx.on_controller_listener and not is_known
+        else ErrorCode.INVALID_REQUEST
+    )
+    return KafkaError(code, f"Unknown resource type {resource_type}")
+
+
 async def _check_legacy(ctx: Context, resource: _Resource) -> bool:
     """Raises what this broker has against it; True if nothing is left for the controller."""
     _refuse_nulls(entry.name for entry in resource.configs if entry.value is None)
@@ -335,7 +346,7 @@ async def _check_legacy(ctx: Context, resource: _Resource) -> bool:
         settings = {entry.name: entry.value for entry in resource.configs if entry.value is not None}
         await _check_broker(ctx, resource.resource_name, settings, settings.keys())
     elif resource.resource_type not in _STORED:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
+        raise _unknown_type(ctx, resource.resource_type)
     _require(ctx, AclOperation.ALTER_CONFIGS, resource.resource_type, resource.resource_name)
     return False
 
@@ -361,7 +372,7 @@ async def _check_incremental(
         named = {entry.name for entry in resource.configs}
         await _check_broker(ctx, resource.resource_name, incremental_settings(current, resource), named)
     elif resource.resource_type not in _STORED:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
+        raise _unknown_type(ctx, resource.resource_type)
     _require(ctx, AclOperation.ALTER_CONFIGS, resource.resource_type, resource.resource_name)
     return False
 
