@@ -15,6 +15,7 @@ from ottla.config.definitions import BROKER_KEYS, CLIENT_METRICS_KEYS, GROUP_KEY
 from ottla.config.dynamic import check_dynamic
 from ottla.config.effective import OF_SECURITY
 from ottla.config.errors import ConfigError
+from ottla.config.settings import LISTENER_PREFIX, base_key
 from ottla.config.types import ResourceType, Type, parse_value, to_text
 from ottla.model.errors import ErrorCode, KafkaError
 
@@ -269,6 +270,7 @@ def _changed(config: BrokerConfig, settings: Mapping[str, str], *, per_broker: b
 def _check_reconfiguration(before: BrokerConfig, after: BrokerConfig) -> None:
     """What the parts of a running broker would refuse; Kafka answers a client with no more than this."""
     _check_listeners(before, after)
+    _check_logins(before, after)
     for name in (*_POOLS, "log.cleaner.threads"):
         problem = _pool_problem(name, before[name], after[name])
         if problem:
@@ -301,6 +303,26 @@ def _check_listeners(before: BrokerConfig, config: BrokerConfig) -> None:
         raise _refused_by_part(
             builder, f"{config[builder]} cannot be loaded: connections have no principals yet"
         )
+
+
+def _check_logins(before: BrokerConfig, after: BrokerConfig) -> None:
+    """Code is named by the static configuration alone, and what a mechanism of a listener is told stays as it is."""
+    secured = {
+        f"{LISTENER_PREFIX}{listener.name.lower()}."
+        for listener in before.listeners
+        if listener.security_protocol != "PLAINTEXT"
+    }
+    for name in sorted(before.originals.keys() | after.originals.keys()):
+        key = base_key(name)
+        if key is None or key.name == name or before.originals.get(name) == after.originals.get(name):
+            continue
+        if key.name.startswith("sasl.") and key.name.endswith(".class"):
+            raise _refused_by_part(name, f"{name} names code, which only the static configuration does")
+        prefix, _, rest = name.removeprefix(LISTENER_PREFIX).partition(".")
+        if rest != key.name and f"{LISTENER_PREFIX}{prefix}." in secured:
+            raise _refused_by_part(
+                name, f"listener {prefix} cannot take another {rest} while it runs yet: restart the node"
+            )
 
 
 def _pool_problem(name: str, old: int, new: int) -> str | None:

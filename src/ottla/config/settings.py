@@ -89,8 +89,8 @@ MECHANISM_KEYS = (
     "connections.max.reauth.ms",
 )
 # And all of OAUTHBEARER's may be.
-MECHANISM_OF_OAUTH = "oauthbearer."
-OAUTH_PREFIX = f"{MECHANISM_OF_OAUTH}sasl."
+OAUTHBEARER = "oauthbearer."
+_OF_OAUTHBEARER = (f"{OAUTHBEARER}sasl.oauthbearer.", f"{OAUTHBEARER}sasl.login.")
 # Read by the authorizer and other plugins rather than by the broker, so Kafka's own table does not have them.
 PLUGIN_KEYS = frozenset({"allow.everyone.if.no.acl.found", "super.users"})
 PLUGIN_PREFIXES = ("config.providers.", "rlmm.config.", "rsm.config.")
@@ -297,8 +297,8 @@ def base_key(name: str) -> ConfigKey | None:
         key = BROKER_KEYS.get(base)
         if key is None:
             key = next((BROKER_KEYS[end] for end in MECHANISM_KEYS if base.endswith("." + end)), None)
-        if key is None and base.startswith(OAUTH_PREFIX):
-            key = BROKER_KEYS.get(base.removeprefix(MECHANISM_OF_OAUTH))
+        if key is None and base.startswith(_OF_OAUTHBEARER):
+            key = BROKER_KEYS.get(base.removeprefix(OAUTHBEARER))
     return key
 
 

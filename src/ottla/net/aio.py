@@ -8,8 +8,9 @@ that fails is logged and repeated after a moment: whoever waits for an answer is
 import asyncio
 import socket
 import ssl
+import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final, cast
 
 from ottla.model.errors import ErrorCode, KafkaError
@@ -242,11 +243,36 @@ class Driver:
     async def _work(self, action: Work) -> None:
         result, failure = None, None
         try:
-            result = await asyncio.to_thread(action.function)
+            result = await self._in_thread(action.function)
         except (KafkaError, OSError) as error:
             failure = error
-        self._working.pop(action.link, None)
+        finally:
+            self._working.pop(action.link, None)
         self._on_worked(action.link, result, failure)
+
+    def _in_thread(self, function: Callable[[], Any]) -> "asyncio.Future[Any]":
+        """In one of its own: it may wait for long, and the loop's are what names are looked up in."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def done(result: Any, error: Exception | None) -> None:
+            if future.done():
+                return  # given up
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        def run() -> None:
+            result, failure = None, None
+            try:
+                result = function()
+            except Exception as error:  # noqa: BLE001 - told where it is waited for
+                failure = error
+            with suppress(RuntimeError):  # the loop is closed by now
+                self._loop.call_soon_threadsafe(done, result, failure)
+
+        threading.Thread(target=run, name="ottla-login", daemon=True).start()
+        return future
 
     # -- events ---------------------------------------------------------------------------------------
 

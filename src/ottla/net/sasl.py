@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.net.connection import ApiRanges, SlowStep, Step
 from ottla.security.channels import ChannelSecurity
-from ottla.security.sasl.mechanisms import MECHANISMS, SaslClient
+from ottla.security.sasl.mechanisms import SaslClient
 from ottla.wire.messages.security.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -29,7 +29,7 @@ MAX_STEPS: Final = 16
 
 
 class _Worked(NamedTuple):
-    """What a slow step has come to: the exchange, which may be new, and its token."""
+    """What a slow step has come to."""
 
     exchange: SaslClient
     token: bytes | None
@@ -41,9 +41,8 @@ class SaslClientAuthenticator:
     def __init__(
         self, mechanism: str, new_exchange: Callable[[], SaslClient], random: Random | None = None
     ) -> None:
-        """`new_exchange` has the credentials of the moment: they may be others the next time."""
+        """`new_exchange` has the credentials of the moment: they may be others the next time. It waits for nothing."""
         self._mechanism = mechanism
-        self._login_is_slow = MECHANISMS[mechanism].login_is_slow
         self._new_exchange = new_exchange
         self._random = random or Random()  # jitter, not security
         self._ranges = ApiRanges({})
@@ -71,7 +70,6 @@ class SaslClientAuthenticator:
         return self._after_token(response)
 
     def worked(self, result: _Worked) -> Step:
-        self._exchange = result.exchange
         return self._after_evaluation(result.exchange, result.token)
 
     def _after_handshake(self, response: SaslHandshakeResponse) -> Step:
@@ -83,14 +81,8 @@ class SaslClientAuthenticator:
             )
         if response.error_code:
             raise _refused(self._mechanism, response.error_code, None)
-        if self._login_is_slow:
-            return SlowStep(self._begin_slowly)
         exchange = self._exchange = self._new_exchange()
-        return self._after_evaluation(exchange, exchange.evaluate(None))
-
-    def _begin_slowly(self) -> _Worked:
-        exchange = self._new_exchange()
-        return _Worked(exchange, exchange.evaluate(None))
+        return self._evaluate(exchange, None)
 
     def _after_token(self, response: SaslAuthenticateResponse) -> Step:
         if response.error_code:
@@ -101,7 +93,9 @@ class SaslClientAuthenticator:
         if exchange.complete:
             self._through()
             return None
-        challenge = bytes(response.auth_bytes)
+        return self._evaluate(exchange, bytes(response.auth_bytes))
+
+    def _evaluate(self, exchange: SaslClient, challenge: bytes | None) -> Step:
         if exchange.is_slow:
             return SlowStep(lambda: _Worked(exchange, exchange.evaluate(challenge)))
         return self._after_evaluation(exchange, exchange.evaluate(challenge))

@@ -121,9 +121,7 @@ class InlineDriver:
             for action in self.core.poll(now):
                 self._perform(action)
             if not self._more_is_due:
-                return (
-                    now  # otherwise what follows from what has happened is due now, and no timer will say so
-                )
+                return now  # otherwise what follows from that is due now, and no timer will say so
 
     def _wait(self, timeout_ms: float) -> None:
         timeout_s = 0.0 if timeout_ms <= 0 else max(timeout_ms, MIN_TIMER_MS) / 1000.0

@@ -241,3 +241,39 @@ def test_a_broker_refuses_a_change_of_its_own(
 )
 def test_a_broker_accepts_a_change_of_its_own(settings: dict[str, str], per_broker: bool) -> None:
     check_broker_change(CONFIG, settings, per_broker=per_broker)
+
+
+SASL = BrokerConfig.of(
+    {
+        "listeners": "IN://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+        "inter.broker.listener.name": "IN",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "IN:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listener.name.in.plain.sasl.jaas.config": "x",
+    }
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sasl.login.class",
+        "sasl.client.callback.handler.class",
+        "sasl.oauthbearer.jwt.retriever.class",
+        "listener.name.in.sasl.login.class",
+        "listener.name.in.plain.sasl.server.callback.handler.class",
+        "listener.name.in.oauthbearer.sasl.oauthbearer.jwt.validator.class",
+        "listener.name.other.plain.sasl.login.callback.handler.class",
+        # Not code, and still what a login stands on.
+        "listener.name.in.plain.sasl.jaas.config",
+        "listener.name.in.oauthbearer.sasl.oauthbearer.jwks.endpoint.url",
+        "listener.name.in.sasl.oauthbearer.jwks.endpoint.url",
+        "delegation.token.secret.key",
+    ],
+)
+@pytest.mark.parametrize("value", ["os.system", "${file:/etc/passwd:x}"])
+def test_nobody_brings_code_or_a_login_by_a_request(name: str, value: str) -> None:
+    with pytest.raises(KafkaError) as caught:
+        check_broker_change(SASL, {name: value}, per_broker=True)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+    assert "/etc/passwd" not in str(caught.value)

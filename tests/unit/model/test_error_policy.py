@@ -66,6 +66,8 @@ ALLOWED: Final[dict[str, str]] = {
     "storage/cleaner/process.py:main:Thread": "of another process, which ends with it whatever happens",
     "net/aio.py:wake_threadsafe:call_soon_threadsafe": "asks for a turn",
     "net/aio.py:_set_timer:call_at": "asks for a turn",
+    "net/aio.py:_in_thread:Thread": "run gives whatever is raised to who waits for it",
+    "net/aio.py:run:call_soon_threadsafe": "sets a future that is not done",
     "server/handlers/metadata.py:find_coordinator:ErrorCode": "it is in an answer of this broker's own",
     "server/network/connection.py:_run:add_done_callback": "a dictionary's own method",
     "server/network/connection.py:_answer_ready:call_soon": "_send_soon guards itself, no closure for each answer",

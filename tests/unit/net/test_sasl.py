@@ -3,19 +3,25 @@
 from collections.abc import Callable
 from functools import partial
 from random import Random
+from typing import Any
 
 import pytest
 
 from ottla.config.errors import ConfigError
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.net.connection import ApiRanges, SlowStep, Step
+from ottla.net.client import NetworkClient, NetworkSettings
+from ottla.net.connection import FIRST_CORRELATION_ID, ApiRanges, SlowStep, Step
 from ottla.net.sasl import MAX_STEPS, SaslClientAuthenticator, authenticator_of
+from ottla.net.transport import Disconnect, Work, Write
 from ottla.security.channels import PLAINTEXT, ChannelSecurity
 from ottla.security.sasl.clients import sasl_exchanges
 from ottla.security.sasl.mechanisms import SaslError, SaslServer
 from ottla.security.sasl.plain import PlainSaslServer
 from ottla.security.sasl.scram import ScramSaslServer
 from ottla.security.scram_credentials import MECHANISMS, credential_of
+from ottla.wire.codec import decode
+from ottla.wire.framing import decode_request_header, encode_response
+from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from ottla.wire.messages.security.sasl import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -180,3 +186,71 @@ def test_a_plain_channel_has_no_authenticator_and_no_secret_is_shown() -> None:
 def test_what_is_wrong_with_a_login_is_told_at_once(mechanism: str, jaas: str | None, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         sasl_exchanges(mechanism, "sasl.jaas.config", jaas)
+
+
+def test_a_slow_step_is_the_drivers_and_what_comes_of_it_is_the_connections() -> None:
+    """PBKDF2 of SCRAM, from end to end: what the broker says is answered by hand."""
+    security = ChannelSecurity(None, SCRAM.name, sasl_exchanges(SCRAM.name, "k", None, ("alice", "secret")))
+    for refused in (False, True):
+        network, link = connecting(security)
+        server = scram()
+        answer(network, link, SaslHandshakeResponse(mechanisms=[SCRAM.name]), 1)
+        first = sent(network, SaslAuthenticateRequest, 2)
+        answer(network, link, token_response(server.evaluate(bytes(first.auth_bytes))), 2)
+        (work,) = network.take_actions()
+        assert isinstance(work, Work)
+        if refused:
+            network.on_worked(work.link, None, SaslError(SCRAM.name, "no ticket", "no ticket"), 0)
+            assert network.peers.describe_failures() == "broker:9092: no ticket"
+            assert network.take_actions() == [Disconnect(link)]
+            network.on_worked(work.link, work.function(), None, 0)  # of a connection that is gone
+            continue
+        network.on_worked(work.link, work.function(), None, 0)
+        final = sent(network, SaslAuthenticateRequest, 2)
+        answer(network, link, token_response(server.evaluate(bytes(final.auth_bytes))), 2)
+        assert network.ready(-1, 0)
+        assert server.complete
+
+
+def token_response(token: bytes) -> SaslAuthenticateResponse:
+    return SaslAuthenticateResponse(error_message=None, auth_bytes=token)
+
+
+def connecting(security: ChannelSecurity) -> tuple[NetworkClient, int]:
+    """A client whose connection has asked for the handshake."""
+    settings = NetworkSettings("c", 1_000, 1_000, 1_000, 5, 1 << 20, 10, 10, required=SaslHandshakeRequest)
+    network = NetworkClient(
+        settings,
+        [("broker", 9092)],
+        Random(1),
+        on_stale=lambda: None,
+        software_version="0",
+        authenticator=authenticator_of(security),
+    )
+    assert not network.ready(-1, 0)
+    (connect,) = network.take_actions()
+    network.on_connected(connect.link, 0)
+    sent(network, ApiVersionsRequest, 4)
+    keys = [
+        ApiVersion(api_key=key, min_version=0, max_version=highest) for key, highest in ((17, 1), (36, 2))
+    ]
+    answer(network, connect.link, ApiVersionsResponse(api_keys=keys), 4, FIRST_CORRELATION_ID)
+    sent(network, SaslHandshakeRequest, 1)
+    return network, connect.link
+
+
+def sent(network: NetworkClient, kind: type[Any], version: int) -> Any:
+    network.flush()
+    (write,) = network.take_actions()
+    assert isinstance(write, Write)
+    frame = b"".join(write.chunks)[4:]
+    header, offset = decode_request_header(memoryview(frame), 0, len(frame))
+    network.last_id = header.correlation_id  # type: ignore[attr-defined]
+    return decode(kind, memoryview(frame), version, offset)[0]
+
+
+def answer(
+    network: NetworkClient, link: int, response: Any, version: int, correlation_id: int | None = None
+) -> None:
+    asked = network.last_id if correlation_id is None else correlation_id  # type: ignore[attr-defined]
+    network.on_data(link, encode_response(response, version, asked), 0)

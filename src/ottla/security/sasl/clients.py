@@ -52,7 +52,8 @@ def sasl_exchanges(
 ) -> NewExchange:
     """What makes each exchange: who we are stands in a JAAS text (of `jaas_key`), or is a name and a password.
 
-    `get` has the other keys. Of OAUTHBEARER and GSSAPI an exchange is made in a thread: it may wait for them.
+    `get` has the other keys. Where somebody else has to be asked for a token, a ticket or a password, the first step of
+    an exchange does that, and is slow.
     """
     if mechanism not in MECHANISMS:
         raise ConfigError(f"SASL mechanism {mechanism} is not supported; {', '.join(MECHANISMS)} are")
@@ -64,15 +65,15 @@ def sasl_exchanges(
     except ConfigError as error:
         raise ConfigError(f"{jaas_key}: {error}", jaas_key) from None
     if (own := own_class(LOGIN_KEY, get(LOGIN_KEY), _LOGINS)) is not None:
-        made: NewExchange = own(get, {} if entry is None else entry.options)
-        return made
+        return _deferred(mechanism, LOGIN_KEY, own(get, {} if entry is None else entry.options))
     if mechanism == OAUTHBEARER:
-        return _oauth(entry, get, environ)
+        return _deferred(mechanism, "the login", _oauth(entry, get, environ))
     _refuse_handler(LOGIN_HANDLER_KEY, get(LOGIN_HANDLER_KEY), _LOGIN_HANDLERS, mechanism)
     if mechanism == GSSAPI:
-        return _kerberos(entry, get)
+        return _deferred(mechanism, "the login", _kerberos(entry, get))
     if (handler := own_class(CLIENT_HANDLER_KEY, get(CLIENT_HANDLER_KEY), _CLIENT_HANDLERS)) is not None:
-        return partial(_by_handler, mechanism, handler() if isinstance(handler, type) else handler)
+        own = handler() if isinstance(handler, type) else handler
+        return _deferred(mechanism, CLIENT_HANDLER_KEY, lambda host: _by_password(mechanism, *own()))
     if entry is None and login is None:
         raise ConfigError(f"{jaas_key} is not set: it says who this is to the other side", jaas_key)
     if entry is None:
@@ -118,14 +119,40 @@ def _by_jaas(mechanism: str, entry: JaasEntry) -> SaslClient:
     return ScramSaslClient.from_jaas(SCRAM_MECHANISMS[mechanism], entry)
 
 
-def _by_handler(mechanism: str, handler: Callable[[], tuple[str, str]], host: str) -> SaslClient:
-    """By the name and the password of the moment. Whatever the operator's own code does is this login's failure."""
-    try:
-        username, password = handler()
-        return _by_password(mechanism, username, password)
-    except Exception as error:
-        what = f"{CLIENT_HANDLER_KEY} gave no name and password: {type(error).__name__}"
-        raise SaslError(mechanism, what, what) from error
+class DeferredExchange:
+    """An exchange that is made with its first step, in a thread: whoever makes it may have to wait."""
+
+    def __init__(self, make: Callable[[], SaslClient]) -> None:
+        self._make = make
+        self._made: SaslClient | None = None
+
+    @property
+    def is_slow(self) -> bool:
+        return self._made is None or self._made.is_slow
+
+    @property
+    def complete(self) -> bool:
+        return self._made is not None and self._made.complete
+
+    def evaluate(self, challenge: bytes | None) -> bytes | None:
+        if self._made is None:
+            self._made = self._make()
+        return self._made.evaluate(challenge)
+
+
+def _deferred(mechanism: str, what: str, new_exchange: NewExchange) -> NewExchange:
+    """Whatever an operator's own code does is this login's failure, and tells nothing but what it was."""
+
+    def make(host: str) -> SaslClient:
+        try:
+            return new_exchange(host)
+        except SaslError:
+            raise
+        except Exception as error:
+            words = f"{what} failed: {type(error).__name__}"
+            raise SaslError(mechanism, words, words) from error
+
+    return lambda host: DeferredExchange(partial(make, host))
 
 
 def _oauth(entry: JaasEntry | None, get: Get, environ: Mapping[str, str]) -> NewExchange:

@@ -223,6 +223,8 @@ class KerberosLogin(NamedTuple):
 
 
 NO_LOGIN: Final = KerberosLogin(None, None, None, None)
+# Of a broker that takes tickets for all whose keys it has.
+ANY_PRINCIPAL: Final = "*"
 
 
 def kerberos_login(entry: JaasEntry) -> KerberosLogin:
@@ -247,6 +249,8 @@ def accept_context(login: KerberosLogin) -> GssContext:
     """A broker's context, for one exchange. Reads the key table; SaslError if it cannot be used."""
     gssapi = _package()
     store = None if login.keytab is None else {"keytab": login.keytab}
+    if login.principal == ANY_PRINCIPAL:
+        login = login._replace(principal=None)
 
     def made() -> GssContext:
         credentials = _credentials(gssapi, login, "accept", store)

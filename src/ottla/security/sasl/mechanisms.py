@@ -28,8 +28,6 @@ class SaslMechanism(NamedTuple):
 
     name: str
     login_module: str
-    # Before a client's first message it may have to ask somebody else: for a token, for a ticket.
-    login_is_slow: bool = False
 
 
 MECHANISMS: Final = {
@@ -38,8 +36,8 @@ MECHANISMS: Final = {
         SaslMechanism(PLAIN, _PLAIN_LOGIN),
         SaslMechanism(SCRAM_SHA_256, _SCRAM_LOGIN),
         SaslMechanism(SCRAM_SHA_512, _SCRAM_LOGIN),
-        SaslMechanism(OAUTHBEARER, _OAUTH_LOGIN, login_is_slow=True),
-        SaslMechanism(GSSAPI, _KERBEROS_LOGIN, login_is_slow=True),
+        SaslMechanism(OAUTHBEARER, _OAUTH_LOGIN),
+        SaslMechanism(GSSAPI, _KERBEROS_LOGIN),
     )
 }
 LOGIN_MODULES: Final = frozenset(mechanism.login_module for mechanism in MECHANISMS.values())
@@ -103,7 +101,8 @@ class SaslClient(Protocol):
     def is_slow(self) -> bool:
         """As on the server."""
 
-    complete: bool
+    @property
+    def complete(self) -> bool: ...
 
     def evaluate(self, challenge: bytes | None) -> bytes | None:
         """The response to a challenge, None for the first; None if there is nothing more to say."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from ottla.config.errors import ConfigError
-from ottla.security.java_regex import translated
 from ottla.security.tls.mapping import MAX_RULES_CHARS, NoMatchingRule, SslPrincipalMapper
 
 SEVERAL = ", ".join(
@@ -125,10 +122,3 @@ REFUSED_BY_ALL = [
 def test_bad_rules(rules: str) -> None:
     with pytest.raises(ConfigError, match=r"ssl.principal.mapping.rules"):
         SslPrincipalMapper(rules)
-
-
-def test_a_translation_is_a_pattern_of_pythons() -> None:
-    assert re.fullmatch(translated("a.b$"), "a b")
-    assert not re.fullmatch(translated("a.b$"), "a\rb")
-    assert re.match(translated("a$"), "a\r\n")
-    assert not re.match(translated("a\\z"), "a\n")

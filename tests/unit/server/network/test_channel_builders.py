@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,17 @@ from ottla.config.errors import ConfigError
 from ottla.model.clock import SystemClock
 from ottla.model.errors import KafkaError
 from ottla.security.principal import KafkaPrincipal
+from ottla.security.sasl.mechanisms import SaslError
+from ottla.security.sasl.oauth.http import ALLOWED_URLS
+from ottla.security.sasl.oauthbearer import InvalidTokenError, OAuthToken
 from ottla.security.sasl.scram import ScramToken
 from ottla.security.scram_credentials import Mechanism, ScramCredential, credential_of
-from ottla.server.network.channel_builders import ListenerSasl, ListenerTls, node_channels
+from ottla.server.network.channel_builders import (
+    ListenerSasl,
+    ListenerTls,
+    mechanism_getter,
+    node_channels,
+)
 
 PLAIN_JAAS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -177,3 +186,110 @@ def test_a_slow_step_is_made_in_a_thread() -> None:
             made.close()
 
     assert asyncio.run(work()) == b"done"
+
+
+OAUTH = {"sasl_enabled_mechanisms": "OAUTHBEARER"}
+HANDLER = "sasl.server.callback.handler.class"
+
+
+def known(name: str, password: str) -> bool:
+    return (name, password) == ("alice", "geheim")
+
+
+class Known:
+    def __call__(self, name: str, password: str) -> bool:
+        return known(name, password)
+
+
+def validate(token: str) -> OAuthToken:
+    if token != "good":
+        raise InvalidTokenError("bad")
+    return OAuthToken("alice", 9_999_999_999_999)
+
+
+def believe_nothing(token: str) -> object:
+    return "alice"
+
+
+@pytest.mark.parametrize("named", ["known", "Known"])
+def test_users_of_plain_by_code_of_ones_own(named: str) -> None:
+    key = f"listener.name.in.plain.{HANDLER}"
+    made = sasl(config("SASL_PLAINTEXT", sasl_enabled_mechanisms="PLAIN", **{key: f"{__name__}.{named}"}))
+    exchange = made.server("PLAIN")
+    assert exchange.is_slow, "nobody knows what it waits for"
+    exchange.evaluate(b"\0alice\0geheim")
+    assert made.principal_of("PLAIN", exchange) == KafkaPrincipal("User", "alice")
+    with pytest.raises(SaslError):
+        made.server("PLAIN").evaluate(b"\0alice\0other")
+
+
+@pytest.mark.parametrize(
+    "key", [f"listener.name.in.oauthbearer.{HANDLER}", "sasl.oauthbearer.jwt.validator.class"]
+)
+def test_tokens_by_code_of_ones_own(key: str) -> None:
+    made = sasl(config("SASL_PLAINTEXT", **OAUTH, **{key: f"{__name__}:validate"}))
+    exchange = made.server("OAUTHBEARER")
+    exchange.evaluate(b"n,,\x01auth=Bearer good\x01\x01")
+    assert made.principal_of("OAUTHBEARER", exchange) == KafkaPrincipal("User", "alice")
+    assert made.server("OAUTHBEARER").evaluate(b"n,,\x01auth=Bearer bad\x01\x01")
+    lax = sasl(config("SASL_PLAINTEXT", **OAUTH, **{key: f"{__name__}:believe_nothing"}))
+    with pytest.raises(SaslError):
+        lax.server("OAUTHBEARER").evaluate(b"n,,\x01auth=Bearer good\x01\x01")
+
+
+KAFKAS_OAUTH = "org.apache.kafka.common.security.oauthbearer"
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (OAUTH, "sasl.oauthbearer.jwks.endpoint.url is not set"),
+        ({**OAUTH, "sasl.oauthbearer.jwks.endpoint.url": "https://idp/keys"}, ALLOWED_URLS),
+        (
+            {**OAUTH, "sasl.oauthbearer.jwt.validator.class": f"{KAFKAS_OAUTH}.ClientJwtValidator"},
+            "not supported",
+        ),
+        (
+            {
+                **OAUTH,
+                f"listener.name.in.oauthbearer.{HANDLER}": (
+                    f"{KAFKAS_OAUTH}.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
+                ),
+            },
+            "not supported",
+        ),
+        ({**OAUTH, f"listener.name.in.{HANDLER}": "mine.Handler"}, "is for one mechanism of a listener"),
+        (
+            {
+                "sasl_enabled_mechanisms": "SCRAM-SHA-256",
+                f"listener.name.in.scram-sha-256.{HANDLER}": f"{__name__}.known",
+            },
+            "SCRAM-SHA-256 has none but its own",
+        ),
+        (
+            {"sasl_enabled_mechanisms": "PLAIN", f"listener.name.in.plain.{HANDLER}": "no.such.Class"},
+            "cannot be imported",
+        ),
+    ],
+)
+def test_a_listener_that_would_believe_anybody_does_not_open(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match="listener IN: ") as refused:
+        sasl(config("SASL_PLAINTEXT", **settings))
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_kerberos_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    with pytest.raises(ConfigError, match="listener IN: GSSAPI needs the package gssapi"):
+        sasl(config("SASL_PLAINTEXT", sasl_enabled_mechanisms="GSSAPI"))
+
+
+def test_a_setting_of_a_mechanism_wins_over_the_listeners_and_that_over_the_nodes() -> None:
+    key = "sasl.oauthbearer.clock.skew.seconds"
+    made = config("SASL_PLAINTEXT", **{key: 1, f"listener.name.in.{key}": 2})
+    assert mechanism_getter(made, "IN", "OAUTHBEARER")(key) == 2
+    assert mechanism_getter(made, "CONTROLLER", "OAUTHBEARER")(key) == 1
+    made = config("SASL_PLAINTEXT", **{key: 1, f"listener.name.in.oauthbearer.{key}": "3"})
+    assert mechanism_getter(made, "IN", "OAUTHBEARER")(key) == 3
+    assert mechanism_getter(made, "IN", "OAUTHBEARER")("sasl.oauthbearer.header.urlencode") is None

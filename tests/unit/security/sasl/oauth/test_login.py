@@ -4,6 +4,7 @@ import base64
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,6 +19,8 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.certificates import Authority
 from tests.support.identity_provider import IdentityProvider
 
@@ -299,3 +302,26 @@ class OwnRetriever:
 @pytest.mark.parametrize("named", [own_token, f"{__name__}.own_token", f"{__name__}:OwnRetriever"])
 def test_ones_own_by_its_import_path(provider: IdentityProvider, key: str, named: Any) -> None:
     assert login(provider, **{key: named}).token() == "mine"
+
+
+@given(st.text(max_size=200) | st.lists(st.binary(max_size=60), min_size=3, max_size=3))
+def test_whatever_a_token_is_only_a_failed_login_comes_out(token: str | list[bytes]) -> None:
+    text = (
+        token if isinstance(token, str) else ".".join(base64.urlsafe_b64encode(one).decode() for one in token)
+    )
+    with suppress(KafkaError):
+        of(lambda: text, Clock()).new_exchange("host").evaluate(None)
+
+
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(("exp", "iat", "nbf", "sub"), json_values)))
+def test_whatever_a_token_says_only_a_failed_login_comes_out(claims: dict[str, Any]) -> None:
+    payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
+    with suppress(KafkaError):
+        of(lambda: f"e30.{payload}.c2ln", Clock()).new_exchange("host").evaluate(None)
