@@ -35,12 +35,7 @@ from ottla.client.network import Ask
 from ottla.config.errors import ConfigError
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.security.channels import WITH_SASL
-from ottla.security.sasl.jaas import parse_jaas
 from ottla.security.sasl.mechanisms import MECHANISMS, PLAIN
-from ottla.security.sasl.scram import TOKEN_AUTH
-from ottla.security.scram_credentials import MECHANISMS as SCRAM_MECHANISMS
-from ottla.security.tls.contexts import tls_settings
-from ottla.security.tls.stores import pem, read_trust_store
 from ottla.spark.connection import (
     CLIENT_ID,
     CONFIG_FILE,
@@ -57,7 +52,9 @@ if TYPE_CHECKING:
     from ottla.client.admin.types import DelegationToken
     from ottla.client.blocking import Admin
 
+# What reads stores and JAAS texts is imported where it is used: workers without SASL start without it.
 JAAS_KEY: Final = "sasl.jaas.config"
+TOKEN_AUTH: Final = "tokenauth"
 _TRUST_PASSWORD: Final = "ssl.truststore.password"
 _OF_TRUST: Final = ("ssl.truststore.", "ssl.ca.")
 _OF_KEYS: Final = ("ssl.keystore.", "ssl.key.", "ssl.certificate.")
@@ -105,7 +102,9 @@ class Login:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
+    """As a quoted text of JAAS has it; one ends with its line."""
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+    return quoted.replace("\n", "\\n").replace("\r", "\\r")
 
 
 def with_login(kafka: KafkaOptions, login: Login | None) -> KafkaOptions:
@@ -165,6 +164,9 @@ def without_secrets(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _certificates(settings: Mapping[str, str]) -> str:
+    from ottla.security.tls.contexts import tls_settings
+    from ottla.security.tls.stores import pem, read_trust_store
+
     try:
         store = tls_settings(settings.get, pem_files=True).trust_store
         trusted = read_trust_store(store).trusted if store.is_set else ()
@@ -251,9 +253,9 @@ def _without(kafka: KafkaOptions, refusal: NoTokens, now_ms: float) -> _Held:
 def _given_token(settings: Mapping[str, str]) -> Login | None:
     """A token that the user has brought along: it is theirs to renew."""
     mechanism, jaas = settings.get("sasl.mechanism", ""), settings.get(JAAS_KEY)
-    if jaas is None or mechanism not in SCRAM_MECHANISMS:
+    if jaas is None or mechanism not in _BY_STRENGTH:
         return None
-    options = parse_jaas(jaas)[0].options
+    options = _jaas_options(jaas)
     if options.get(TOKEN_AUTH, "").lower() != "true":
         return None
     return Login(mechanism, options["username"], options["password"])
@@ -261,11 +263,18 @@ def _given_token(settings: Mapping[str, str]) -> Login | None:
 
 def _user(settings: Mapping[str, str]) -> str | None:
     """Who this is to the brokers, where a name says so."""
-    if settings.get("sasl.mechanism") != PLAIN and settings.get("sasl.mechanism") not in SCRAM_MECHANISMS:
+    if settings.get("sasl.mechanism") not in (PLAIN, *_BY_STRENGTH):
         return None
     jaas = settings.get(JAAS_KEY)
-    name = settings.get("sasl.username") if jaas is None else parse_jaas(jaas)[0].options.get("username")
+    name = settings.get("sasl.username") if jaas is None else _jaas_options(jaas).get("username")
     return None if name is None else f"User:{name}"
+
+
+def _jaas_options(jaas: str) -> Mapping[str, str]:
+    """Of a text that the client's settings have been made of already."""
+    from ottla.security.sasl.jaas import parse_jaas
+
+    return parse_jaas(jaas)[0].options
 
 
 def _admin(kafka: KafkaOptions) -> "Admin":
@@ -323,7 +332,7 @@ def _kept_up(kafka: KafkaOptions, held: _Held, now_ms: float) -> _Held:
 def _tried_out(kafka: KafkaOptions, settings: Mapping[str, str], token: "DelegationToken") -> Login:
     """The token with a mechanism that the brokers take it by."""
     own = settings.get("sasl.mechanism", "")
-    mechanisms = (own,) if own in SCRAM_MECHANISMS else _BY_STRENGTH
+    mechanisms = (own,) if own in _BY_STRENGTH else _BY_STRENGTH
     secret = base64.b64encode(token.hmac).decode()
     refusal: KafkaError | None = None
     for mechanism in mechanisms:

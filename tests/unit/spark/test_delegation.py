@@ -278,8 +278,9 @@ def test_a_token_that_the_user_has_goes_as_it_is(brokers: Brokers) -> None:
 def test_a_tokens_jaas_text_is_read_back_as_it_was() -> None:
     from ottla.security.sasl.jaas import parse_jaas
 
-    (entry,) = parse_jaas(Login("SCRAM-SHA-256", 'odd" \\ name', "aG1hYw==").jaas())
-    assert dict(entry.options) == {"username": 'odd" \\ name', "password": "aG1hYw==", "tokenauth": "true"}
+    odd = 'odd" \\ name\n password="x"\r;'
+    (entry,) = parse_jaas(Login("SCRAM-SHA-256", odd, "aG1hYw==").jaas())
+    assert dict(entry.options) == {"username": odd, "password": "aG1hYw==", "tokenauth": "true"}
 
 
 # -- what may be seen ---------------------------------------------------------------------------------------

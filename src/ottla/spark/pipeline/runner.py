@@ -54,6 +54,7 @@ TICK_S = 0.5
 LOG_EVERY_S = 10.0
 LAST_LAG_TIMEOUT_S = 2.0
 STOP_TIMEOUT_S = 30.0
+MAX_SPEC_BYTES = 1 << 20
 # Progress is read every half second: as many micro-batches as there can be until then are kept.
 RECENT = "50"
 
@@ -549,7 +550,7 @@ def _now_ms() -> int:
 def read_spec(fd: int) -> Spec:
     """The first line of what whoever started this has to say; byte by byte, for the rest is read by others."""
     line = bytearray()
-    while (byte := os.read(fd, 1)) not in (b"", b"\n"):
+    while len(line) < MAX_SPEC_BYTES and (byte := os.read(fd, 1)) not in (b"", b"\n"):
         line += byte
     return Spec(**json.loads(line))
 

@@ -76,12 +76,14 @@ class OttlaDataSource(DataSource):
     def writer(self, schema: Any, overwrite: bool) -> Any:
         from ottla.spark.sink.writer import batch_writer
 
+        self._is_planned = True
         return batch_writer(self.options, schema, overwrite)
 
     @in_one_line()
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
         from ottla.spark.sink.writer import stream_writer
 
+        self._is_planned = True
         return stream_writer(self.options, schema, overwrite)
 
     def _source_options(self, check: Callable[[SourceOptions], SourceOptions] | None = None) -> SourceOptions:
