@@ -16,7 +16,7 @@ from bench.servers import QUIET, SERVER_JVM
 
 USER = "bench"
 CREATE_ACLS, DESCRIBE_ACLS, ALTER_QUOTAS, DESCRIBE_QUOTAS = 30, 29, 49, 48
-TOPIC, LITERAL, PREFIXED, READ, WRITE = 2, 3, 4, 3, 4
+LITERAL, PREFIXED, READ, WRITE, CREATE = 3, 4, 3, 4, 5
 # So many rules or quotas are made by one request: Apache's controller takes ten thousand records at once.
 AT_ONCE = 1_000
 PATIENCE_S = 120.0

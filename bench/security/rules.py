@@ -16,7 +16,7 @@ from bench.load import connection, run_load
 from bench.raw import KB, KEPT, WARM_UP, Load
 from bench.report import Report, Row
 from bench.rounds import in_rounds
-from bench.security.nodes import READ, USER, both, create_quotas, create_rules, many_rules, node, rule
+from bench.security.nodes import CREATE, READ, USER, both, create_quotas, create_rules, many_rules, node, rule
 from bench.servers import create_topic, now_ms
 from bench.stalls import light_load
 
@@ -82,7 +82,8 @@ def changes(report: Report, where: Path, quick: bool = False) -> None:
     loaded.watch_stalls = idle.watch_stalls = True
     with loaded:
         server = loaded[1]
-        create_rules(server, many_rules(count, ["light"]))
+        # Whoever makes the light load makes its topic too.
+        create_rules(server, [rule(USER, "light", CREATE), *many_rules(count - 1, ["light"])])
     # Started anew: making ten thousand rules is not what is watched.
     with idle, loaded:
         server = loaded[1]

@@ -171,8 +171,9 @@ def world(node: SecureNode) -> dict[str, Any]:
     }
 
 
-def agree(cluster: SecureCluster, wanted: dict[str, Any]) -> None:
-    """Wait until all brokers show the same."""
-    for node in cluster.nodes.values():
-        assert isinstance(node, SecureNode)
-        wait_until(lambda node=node: world(node) == wanted, PATIENCE_S, f"{world(node)} to be {wanted}")
+def agree(cluster: SecureCluster) -> None:
+    """Wait until all nodes show the same."""
+    first, *others = (cluster[node_id] for node_id in cluster.nodes)
+    for node in others:
+        what = f"node {node.node_id} ({node.kind}) to show what the first one does"
+        wait_until(lambda node=node: world(node) == world(first), PATIENCE_S, what)

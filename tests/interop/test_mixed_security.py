@@ -112,9 +112,9 @@ def test_all_show_the_same(cluster: SecureCluster) -> None:
     make_user(cluster[1], "shown", "to all")
     make_rule(cluster[2], "shown", "a-topic", WRITE)
     make_quota(cluster[3], "shown", "consumer_byte_rate", 12_345.0)
-    wanted = world(cluster[1])
-    assert all(wanted.values())
-    agree(cluster, wanted)
+    make_token(cluster[2], "bob")
+    wait_until(lambda: all(world(cluster[1]).values()), PATIENCE_S, "some of everything")
+    agree(cluster)
 
 
 # ---- one directory, either kind
@@ -133,9 +133,10 @@ def test_directories_are_swapped(tmp_path: Path, first: str, second: str) -> Non
         make_quota(node, "carol", "producer_byte_rate", 20_000)
         make_quota(node, None, "consumer_byte_rate", 1e9)
         token = make_token(node, carol)
+        there = {"rules": 3, "users": 1, "quotas": 2, "tokens": 1}
         for kind in (second, first, second):
+            wait_until(lambda there=there: _counts(node) == there, PATIENCE_S, f"{there} of each")
             before = world(node)
-            assert all(before.values()), before
             node.stop()
             node.kind = kind
             node.start()
@@ -144,10 +145,16 @@ def test_directories_are_swapped(tmp_path: Path, first: str, second: str) -> Non
             )
             _is_enforced(node, topic, token.token_id, token.secret)
             # The next one finds something new of this one's.
-            make_user(node, f"of-{kind}-{node.starts}", "somebody's")
-            make_rule(node, f"of-{kind}", topic, WRITE)
-            make_quota(node, f"of-{kind}", "request_percentage", 33.0)
+            name = f"of-{kind}-{node.starts}"
+            make_user(node, name, "somebody's")
+            make_rule(node, name, topic, WRITE)
+            make_quota(node, name, "request_percentage", 33.0)
             make_token(node, "alice")
+            there = {what: count + 1 for what, count in there.items()}
+
+
+def _counts(node: SecureNode) -> dict[str, int]:
+    return {what: len(rows) for what, rows in world(node).items()}
 
 
 def _is_enforced(node: SecureNode, topic: str, token_id: str, secret: str) -> None:
