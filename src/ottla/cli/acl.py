@@ -213,7 +213,7 @@ def _streams(args: argparse.Namespace, principal: str, host: str) -> Iterator[Ac
         for operation in (Op.WRITE, Op.DESCRIBE):
             yield _binding(
                 ResourceType.TRANSACTIONAL_ID,
-                application,
+                f"{application}-",
                 principal,
                 operation,
                 host,
@@ -305,7 +305,7 @@ def _everything() -> AclBindingFilter:
 
 
 def _filter(args: argparse.Namespace) -> AclBindingFilter:
-    """Which rules are meant; a name alone means those that count for it, with --exact those that say just that."""
+    """Which rules are meant: those that say just this name, or with --matching all that count for it."""
     from ottla.security.acls import AclBindingFilter, AclPermissionType, PatternType
 
     resources = list(_resources(args))

@@ -15,8 +15,8 @@ file alone. Such a class has a constructor without arguments and these methods, 
 
 It is asked on the node's loop and must not wait. What it says may be kept until its attribute `version` changes;
 without one nothing is kept. Whoever it raises an exception about is refused. With `apply` it is given the rules of the
-metadata log before anybody is served, and every change; without, the cluster has no rules to show or to change. Or it
-inherits from StandardAuthorizer.
+metadata log before a broker serves anybody (a controller's early listeners may ask before), and every change; without,
+the cluster has no rules to show or to change. Or it inherits from StandardAuthorizer.
 
 Rules of StandardAuthorizer, as in Kafka's StandardAuthorizerData: super users may do everything. Otherwise those rules
 count whose resource is the one asked for (literal), begins it (prefixed) or is `*`, and that are about the principal or
@@ -521,9 +521,9 @@ def make_authorizer(
     path: str | None, configs: Mapping[str, str]
 ) -> "StandardAuthorizer | CustomAuthorizer | None":
     """The authorizer of this name; None if nobody is judged. ConfigError."""
-    path = (path or "").strip()
     if not path:
         return None
+    path = path.strip()
     try:
         made: Any = (StandardAuthorizer if path == STANDARD else find_class(path))()
         if (configure := getattr(made, "configure", None)) is not None:

@@ -95,6 +95,10 @@ BUILDER_CLASS: Final = "principal.builder.class"
 DEFAULT_BUILDER: Final = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
 
 
+# The classes of which it has been told, with a trace, that they fail: anybody may come again and again.
+_failed: set[type] = set()
+
+
 class AuthenticationContext(NamedTuple):
     """What is known of somebody who has come in."""
 
@@ -138,7 +142,9 @@ def build_principal(builder: KafkaPrincipalBuilder, context: AuthenticationConte
     try:
         built = builder.build(context)
     except Exception as error:
-        log.error("%s failed: %s", type(builder).__name__, error, exc_info=error)
+        if type(builder) not in _failed:
+            _failed.add(type(builder))
+            log.error("%s failed: %s", type(builder).__name__, error, exc_info=error)
         built = None
     if not isinstance(built, KafkaPrincipal) or not (
         isinstance(built.type, str) and isinstance(built.name, str)

@@ -119,7 +119,8 @@ def test_what_streams_needs(admin: Admin) -> None:
     made = added(admin, "-u", "alice", "--streams", "--topic", "in", "--group", "app")
     assert {rule("READ", "TOPIC", "in"), rule("WRITE", "TOPIC", "in"), rule("READ", "GROUP", "app")} <= made
     assert rule("CREATE", "TOPIC", "app-", pattern=PREFIXED) in made
-    assert rule("WRITE", "TRANSACTIONAL_ID", "app", pattern=PREFIXED) in made
+    assert rule("WRITE", "TRANSACTIONAL_ID", "app-", pattern=PREFIXED) in made
+    assert {each.name for each in made} == {"in", "app", "app-"}
 
 
 def test_what_spark_needs(admin: Admin) -> None:

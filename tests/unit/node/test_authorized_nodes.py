@@ -1,6 +1,7 @@
 """Nodes with an authorizer: brokers, controllers and both; what counts when, and who may speak to whom."""
 
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,15 @@ from ottla.security.acls import (
 )
 from ottla.security.authorizer import STANDARD, StandardAuthorizer
 from ottla.security.principal import AuthenticationContext, KafkaPrincipal, write_principal
+from ottla.server.authorization import MAX_LINES_PER_S
 from ottla.testing import Broker, Cluster
 from ottla.wire.framing import encode_request
 from ottla.wire.messages.admin.cluster import DescribeClusterRequest
 from ottla.wire.messages.admin.topics import CreatableTopic, CreateTopicsRequest
+from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.messages.nodes.envelope import EnvelopeRequest
-from ottla.wire.messages.security.acls import DescribeAclsRequest
+from ottla.wire.messages.security.acls import AclCreation, CreateAclsRequest, DescribeAclsRequest
 
 USERS = ("admin", "node", "alice", "stranger")
 OPERATION, TOPIC, CLUSTER = AclOperation, ResourceType.TOPIC, ResourceType.CLUSTER
@@ -347,3 +350,78 @@ def test_what_cannot_be_keeps_a_node_from_starting(tmp_path: Path, key: str, val
     assert words in str(refused.value)
     assert key in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+# ---- rules that cannot be, and denials by the thousand ------------------------------------------------------
+
+
+def creations(*names: str, kind: int = TOPIC) -> CreateAclsRequest:
+    return CreateAclsRequest(
+        creations=[
+            AclCreation(
+                resource_type=kind,
+                resource_name=name,
+                principal="User:alice",
+                host="*",
+                operation=OPERATION.READ,
+                permission_type=AclPermissionType.ALLOW,
+            )
+            for name in names
+        ]
+    )
+
+
+def test_what_can_be_no_rule_is_refused_and_the_rest_is_added(broker: Broker) -> None:
+    judge = broker.node.authorizer
+    assert isinstance(judge, StandardAuthorizer)
+    before = len(judge)
+    with LoggedIn(broker.bootstrap_servers, "admin", "admin") as admin:
+        results = admin.ask(creations("limits", "", "limits-2"), 3).results
+        assert [row.error_code for row in results] == [0, ErrorCode.INVALID_REQUEST, 0]
+        (unknown,) = admin.ask(creations("x", kind=99), 3).results
+        assert unknown.error_code == ErrorCode.INVALID_REQUEST
+        assert len(judge) == before + 2
+        # Too many for one change of the metadata: none of them is added.
+        too_many = admin.ask(creations(*(f"limit-{number}" for number in range(10_001))), 3).results
+        assert len(too_many) == 10_001
+        assert 0 not in {row.error_code for row in too_many}
+        assert len(judge) == before + 2
+        # What not even its sender knows loses the connection, and others are served.
+        with pytest.raises((AssertionError, OSError, EOFError)):
+            admin.ask(creations("x", kind=0), 3)
+    with LoggedIn(broker.bootstrap_servers, "admin", "admin") as admin:
+        assert metadata(admin, "t") == 0
+
+
+def test_a_client_that_is_no_follower_moves_nothing(broker: Broker) -> None:
+    """CVE-2018-1288: a fetch in a replica's name, by who may read the topic."""
+    with admin_of(broker.bootstrap_servers, "admin") as admin:
+        grant(admin, rule(OPERATION.READ, TOPIC, "t"))
+        with LoggedIn(broker.bootstrap_servers, "alice", "alice") as alice:
+            partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+            request = FetchRequest(
+                replica_id=1,
+                max_wait_ms=0,
+                min_bytes=0,
+                topics=[FetchTopic(topic="t", partitions=[partition])],
+            )
+            answer = alice.ask(request, 12)
+            assert answer.responses[0].partitions[0].error_code == NO_TOPIC
+            request.replica_id = -1
+            assert alice.ask(request, 12).responses[0].partitions[0].error_code == 0
+        revoke(admin, rule(OPERATION.READ, TOPIC, "t"))
+
+
+def test_denials_fill_no_log(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    names = [f"flood-{number}" for number in range(2_000)]
+    with (
+        caplog.at_level(logging.INFO, "ottla.authorizer"),
+        LoggedIn(broker.bootstrap_servers, "alice", "alice") as alice,
+    ):
+        begin = time.monotonic()
+        for name in names:
+            assert metadata(alice, name) == NO_TOPIC
+        seconds = time.monotonic() - begin
+    lines = [line for line in caplog.messages if "flood-" in line]
+    assert 0 < len(lines) <= (seconds + 2) * MAX_LINES_PER_S
+    assert all("\n" not in line and len(line) < 2_000 for line in lines)

@@ -41,6 +41,7 @@ from ottla.wire.messages.admin.log_dirs import (
 )
 from ottla.wire.messages.groups import share_state
 from ottla.wire.messages.nodes.envelope import EnvelopeRequest
+from ottla.wire.messages.security.acls import DescribeAclsRequest
 from ottla.wire.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -156,6 +157,16 @@ FILLED = {
     34: AlterReplicaLogDirsRequest(
         dirs=[AlterReplicaLogDir(path="/d", topics=[AlterReplicaLogDirTopic(name="a", partitions=[0])])]
     ),
+    # One that names what nobody knows would lose its connection.
+    29: DescribeAclsRequest(
+        resource_type_filter=1,
+        resource_name_filter=None,
+        pattern_type_filter=1,
+        principal_filter=None,
+        host_filter=None,
+        operation=1,
+        permission_type=1,
+    ),
     **{key: share_state_request(APIS[key].name) for key in range(83, 88)},
 }
 
@@ -246,6 +257,24 @@ def test_whoever_may_is_served_and_other_operations_do_not_help(name: str) -> No
             assert DENIED in codes(await ask(node, Listener.CONTROLLER, request, version))
 
     run(work)
+
+
+@pytest.mark.parametrize(
+    "route",
+    [pytest.param(route, id=APIS[key].name) for key, route in sorted(routes(Listener.CONTROLLER).items())],
+)
+def test_a_controller_serves_whoever_may(route: Route) -> None:
+    """What nodes ask of one another too; brokers are walked through in test_access_walk."""
+
+    async def work(node: ControllerNode) -> None:
+        request = FILLED.get(route.api_key) or route.request()
+        for operation in route.access.cluster:
+            node.services.authorizer = judging(rule(operation))
+            answer = await ask(node, Listener.CONTROLLER, request, route.max_version)
+            assert DENIED not in codes(answer)
+
+    if route.access.cluster:
+        run(work)
 
 
 def test_a_large_request_is_judged_too() -> None:
