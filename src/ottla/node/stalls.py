@@ -38,8 +38,8 @@ OLDEST_GENERATION: Final = 2
 THRESHOLDS: Final = (700, 10, 4)
 # How long visiting everything is taken to last before it has been seen, and at least.
 LEAST_FULL_S: Final = 0.1
-# So many changed partitions of the cluster are some ten thousand objects: a collection of them is slow.
-PARTITIONS_TO_FREEZE: Final = 1_000
+# So many changed partitions of the cluster, or rules, are some ten thousand objects: a collection of them is slow.
+CHANGES_TO_FREEZE: Final = 1_000
 
 
 class Histogram:
@@ -188,13 +188,13 @@ def freeze_what_stays() -> None:
 
 
 class FreezeImages:
-    """A subscriber of metadata images: thousands of partitions that have changed stay as they are for long."""
+    """A subscriber of metadata images: thousands of partitions and rules that have changed stay as they are for long."""
 
     def __init__(self) -> None:
         self._changed = 0
 
     def __call__(self, image: ClusterImage, delta: Delta) -> None:
-        self._changed += sum(len(change.partitions) for change in delta.topics.values())
-        if self._changed >= PARTITIONS_TO_FREEZE:
+        self._changed += sum(len(change.partitions) for change in delta.topics.values()) + len(delta.acls)
+        if self._changed >= CHANGES_TO_FREEZE:
             self._changed = 0
             freeze_what_stays()

@@ -238,7 +238,7 @@ def access_of(api_key: int, listener: Listener) -> Access | None:
 def decisions_about(authorizer: Authorizer, connection: Connection) -> Decisions:
     """Decisions about whoever is at the other end, as far as they are made; its principal may change."""
     kept = connection.decisions
-    if kept is None or kept.authorizer is not authorizer or kept.principal != connection.principal:
+    if kept is None or kept.authorizer is not authorizer or kept.principal is not connection.principal:
         host = host_address(address_bytes(connection.peer[0]))
         kept = connection.decisions = Decisions(authorizer, connection.principal, host, connection.audit)
     return kept

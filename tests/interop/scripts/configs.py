@@ -134,6 +134,7 @@ def incremental_alter(s: Script) -> None:
             for only in (True, False):
                 body = {"resources": [change(TOPIC, name, *rows)], "validate_only": only}
                 s.ask(44, v, body, f"topic: {case}" + (", validate only" if only else ""))
+        _settle_topic(s, name)
         describe(s, 4, TOPIC, name, f"after the topic's changes v{v}")
         for broker in ("1", ""):
             for case, rows in BROKER_CHANGES.items():
@@ -164,13 +165,21 @@ def _await_changes(s: Script, wanted: dict[str, str], broker: str) -> None:
 
 def _await_topic(s: Script, name: str, wanted: dict[str, str]) -> None:
     # It is answered when the controller has it, and shown when the broker has it too.
-    def shown() -> bool:
-        resource = {"resource_type": TOPIC, "resource_name": name, "configuration_keys": None}
-        answer = s.quiet(32, 4, {"resources": [resource], "include_synonyms": False})
-        rows = answer["results"][0]["configs"]
-        return {row["name"]: row["value"] for row in rows if row["config_source"] == DYNAMIC_TOPIC} == wanted
+    wait_until(lambda: _set_on(s, name) == wanted, 90, f"topic {name} to have {wanted}")
 
-    wait_until(shown, 90, f"topic {name} to have {wanted}")
+
+def _settle_topic(s: Script, name: str) -> None:
+    # As above, where nobody has counted what the changes come to: with the last one all are shown.
+    last = ("flush.ms", SET, "4711")
+    s.quiet(44, 1, {"resources": [change(TOPIC, name, last)], "validate_only": False})
+    wait_until(lambda: _set_on(s, name).get("flush.ms") == "4711", 90, f"topic {name} to have {last}")
+
+
+def _set_on(s: Script, name: str) -> dict[str, str]:
+    resource = {"resource_type": TOPIC, "resource_name": name, "configuration_keys": None}
+    answer = s.quiet(32, 4, {"resources": [resource], "include_synonyms": False})
+    rows = answer["results"][0]["configs"]
+    return {row["name"]: row["value"] for row in rows if row["config_source"] == DYNAMIC_TOPIC}
 
 
 def _odd_resources(s: Script, v: int, topic: str) -> None:

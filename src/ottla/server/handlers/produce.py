@@ -79,6 +79,7 @@ _PEEK = struct.Struct(">8xi4xb4xh")
 _peek = _PEEK.unpack_from
 _LENGTH = struct.Struct(">8xi")
 _MAGIC_END = 17
+_WRITE, _TOPIC = AclOperation.WRITE, ResourceType.TOPIC
 # The one client that may write to internal topics itself.
 _ADMIN_CLIENT = "__admin_client"
 
@@ -227,11 +228,24 @@ class _Produce:
 
     def judge(self, authorizer: Authorizer, flags: int) -> None:
         """Set aside what may not be written to; KafkaError if nothing may be."""
-        about = self._judge_transaction(authorizer, flags)
-        self._set_aside(self._request.topics, about)
+        about = decisions_about(authorizer, self._connection)
+        if flags & TRANSACTIONAL_FLAG:
+            self._judge_transaction(about)
+        # As a rule everything may be: that takes few steps.
+        for topic, _ in self._request.topics:
+            name: str | None
+            if isinstance(topic, str):
+                name = topic
+            else:
+                name = topic_name(topic, self._services.replicas, self._services.image)
+            if name is None or not about.allows(_WRITE, _TOPIC, name):
+                self._set_aside(self._request.topics, about)
+                return
 
     async def judge_many(self, authorizer: Authorizer, flags: int) -> None:
-        about = self._judge_transaction(authorizer, flags)
+        about = decisions_about(authorizer, self._connection)
+        if flags & TRANSACTIONAL_FLAG:
+            self._judge_transaction(about)
         topics, time_slice = self._request.topics, TimeSlice()
         left: list[tuple[TopicKey, list[Where]]] = []
         for start in range(0, len(topics), JUDGED_AT_ONCE):
@@ -240,16 +254,13 @@ class _Produce:
             await time_slice.yield_to_loop()
         self._request = self._request._replace(topics=left)
 
-    def _judge_transaction(self, authorizer: Authorizer, flags: int) -> Decisions:
-        about = decisions_about(authorizer, self._connection)
-        if flags & TRANSACTIONAL_FLAG:
-            transactional_id = self._request.transactional_id
-            if transactional_id is None or not allowed(
-                *(about, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id),
-                api_key=_API_KEY,
-            ):
-                raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        return about
+    def _judge_transaction(self, about: Decisions) -> None:
+        transactional_id = self._request.transactional_id
+        if transactional_id is None or not allowed(
+            *(about, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id),
+            api_key=_API_KEY,
+        ):
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
     def _set_aside(self, topics: list[tuple[TopicKey, list[Where]]], about: Decisions) -> None:
         """Leave of these topics those to which may be written; what is not known by its id is not, either."""
