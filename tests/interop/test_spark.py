@@ -119,12 +119,12 @@ def test_spark_reads_writes_and_streams_with_its_own_connector(node: OttlaNode, 
 
 @pytest.mark.timeout(900)
 def test_sparks_own_connector_by_sasl_and_tls(tmp_path: Path) -> None:
-    node = SecureBroker(tmp_path)
+    # Sessions end, but not within the seconds that Java may take to prove itself on a busy machine.
+    node = SecureBroker(tmp_path, session_ms=20_000)
     node.format()
     with node:
         for topic in ("in", "out"):
             node.topic(PARTITIONS, topic)
-        # Sessions end after seconds: its consumers prove themselves again.
         spark = Spark(spark_python(), connector_jars(), node, tmp_path / "checkpoint", node.options)
         assert spark.run("write") == 1000
         assert spark.run("batch")["rows"] == 1000

@@ -20,7 +20,7 @@ SESSION_MS = 3_000
 class SecureBroker(Broker):
     """`secure` is its address for those who log in, `options` what Spark's sources and sinks need for it."""
 
-    def __init__(self, folder: Path, *, tokens: bool = True) -> None:
+    def __init__(self, folder: Path, *, tokens: bool = True, session_ms: int = SESSION_MS) -> None:
         self.authority = Authority(folder / "ca")
         identity = self.authority.issue()
         key_store = folder / "node.pem"
@@ -34,7 +34,7 @@ class SecureBroker(Broker):
             "listener.name.sasl_ssl.plain.sasl.jaas.config": (
                 f'{PLAIN_LOGIN} required username="x" password="x" user_{USER}="{PASSWORD}";'
             ),
-            "connections.max.reauth.ms": SESSION_MS,
+            "connections.max.reauth.ms": session_ms,
             "connection.failed.authentication.delay.ms": 10,
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": key_store,
