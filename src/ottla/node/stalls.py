@@ -188,7 +188,7 @@ def freeze_what_stays() -> None:
 
 
 class FreezeImages:
-    """A subscriber of metadata images: thousands of partitions and rules that have changed stay as they are for long."""
+    """A subscriber of metadata images: thousands of partitions and rules that have changed stay so for long."""
 
     def __init__(self) -> None:
         self._changed = 0

@@ -9,7 +9,7 @@ from tests.unit.controller.support import Cluster
 from ottla.metadata import records as r
 from ottla.metadata.loader import MetadataLoader, MetadataPublisher
 from ottla.node import stalls
-from ottla.node.stalls import PARTITIONS_TO_FREEZE, FreezeImages, ShortCollections
+from ottla.node.stalls import CHANGES_TO_FREEZE, FreezeImages, ShortCollections
 
 
 class Ring:
@@ -115,11 +115,11 @@ def test_an_image_in_which_thousands_of_partitions_are_new_is_frozen(monkeypatch
         delta = loader.publish()
         publisher.publish(loader.image, delta)
 
-    create(b"a", PARTITIONS_TO_FREEZE - 1)
+    create(b"a", CHANGES_TO_FREEZE - 1)
     assert not frozen
     create(b"b", 1)
     assert len(frozen) == 1
     create(b"c", 1)
     assert len(frozen) == 1
-    create(b"d", 3 * PARTITIONS_TO_FREEZE)
+    create(b"d", 3 * CHANGES_TO_FREEZE)
     assert len(frozen) == 2
