@@ -116,6 +116,8 @@ class SecureDirectory:
             "ssl.truststore.location": str(self.folder / CA_CERTIFICATE),
             f"listener.name.{CONTROLLER.lower()}.ssl.client.auth": "required",
             **_authorization(),
+            # Spark's workers log in by tokens.
+            "delegation.token.secret.key": secrets.token_urlsafe(_PASSWORD_BYTES),
             **ALONE,
         }
 
@@ -221,10 +223,6 @@ def _addresses(port: int) -> dict[str, str]:
 
 def _authorization() -> dict[str, str]:
     """Whoever is not named may do what access rules allow: nothing, to begin with."""
-    from ottla.config.effective import EFFECTIVE
-
-    if "authorizer.class.name" not in EFFECTIVE:
-        return {}
     return {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:{ADMIN};User:{BROKER};User:CN={NODE_NAME}",
