@@ -1,7 +1,8 @@
 """The commands of README and docs, typed as they stand there, in a home and a directory of their own.
 
 Fenced blocks are run in their order, each document against a broker that its own `ottla serve` has started; what is
-in running text (`ottla ...`) is parsed. Only ports and the directories of somebody's server are put in other places.
+in running text (`ottla ...`) is parsed, and so are blocks of `sh`, which need more than that: users and passwords
+(test_secure_node.py). Only ports and the directories of somebody's server are put in other places.
 Spark's documents and `ottla pipeline` have tests of their own (tests/spark).
 """
 
@@ -46,12 +47,12 @@ class Typed(NamedTuple):
     line: str
 
 
-def blocks(document: str) -> list[list[str]]:
+def blocks(document: str, wanted: str = "") -> list[list[str]]:
     """The commands of each fenced block that has any, continued lines joined and comments taken off."""
     text = (REPO / document).read_text().replace("\\\n", " ")
     found = []
     for language, body in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        if language:
+        if language != wanted:
             continue
         lines = [re.sub(r"\s+# .*$", "", line).strip() for line in body.splitlines()]
         commands = [" ".join(line.split()) for line in lines if re.search(r"(^|\| *)ottla [a-z]", line)]
@@ -73,14 +74,17 @@ def every_command() -> list[Typed]:
     return [
         Typed(document, line)
         for document in DOCUMENTS
-        for line in [*spans(document), *(line for block in blocks(document) for line in block)]
+        for line in [
+            *spans(document),
+            *(line for kind in ("", "sh") for block in blocks(document, kind) for line in block),
+        ]
     ]
 
 
 @pytest.mark.parametrize("typed", every_command(), ids=lambda typed: f"{typed.document}: {typed.line}")
 def test_every_command_there_is_can_be_typed(typed: Typed) -> None:
     """Its words are commands and options of ours; values may stand for others."""
-    words = shlex.split(typed.line.partition("| ")[2] or typed.line)[1:]
+    words = shlex.split((typed.line.partition("| ")[2] or typed.line).removesuffix("&"))[1:]
     words = words[: words.index(">")] if ">" in words else words
     command, path = load(words[0]), ["ottla", words.pop(0)]
     while command.run is None and words and not words[0].startswith("-"):

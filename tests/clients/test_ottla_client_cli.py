@@ -248,9 +248,9 @@ def test_settings_of_the_client_come_from_a_file_and_the_command_line(
     _, err = elsewhere("topic", "list", *named, "-b", "127.0.0.1:2", code=1)
     assert "127.0.0.1:2: connection refused" in err
     assert "'request.timeout.ms'" in cli("topic", "list", "-X", "request.timeout=1", code=2)[1]
-    file.write_text("sasl.login.class=x\n")
+    file.write_text("ssl.no.such=x\n")
     _, err = cli("topic", "list", "--command-config", str(file), code=2)
-    assert err == f"ottla: sasl.login.class ({file}, line 1) is not supported by this client yet\n"
+    assert err == f"ottla: ssl.no.such ({file}, line 1) is not supported by this client yet\n"
     file.write_text("sasl.mechanism=PLAIN\n")
     _, err = cli("topic", "list", "--command-config", str(file), code=2)
     assert "sasl.mechanism is for a security.protocol of SASL_SSL or SASL_PLAINTEXT" in err
