@@ -49,7 +49,6 @@ GARBAGE = {
     "key 4, which is gone": frame(header_bytes(4, 5, 1, "x", True) + bytes(20)),
     "key 93": frame(header_bytes(93, 0, 1, "x", True) + bytes(20)),
     "key 32767": frame(header_bytes(32767, 0, 1, "x", True)),
-    "a quota's key, not served yet": frame(header_bytes(48, 0, 1, "x", False) + bytes(20)),
     "a controller's key": frame(header_bytes(52, 0, 1, "x", True) + bytes(20)),
     "metadata v99": frame(header_bytes(3, 99, 1, "x", True) + bytes(20)),
     "metadata v-1": frame(header_bytes(3, -1, 1, "x", False) + bytes(20)),
