@@ -19,7 +19,7 @@ from tests.interop.ottla_node import OTTLA
 from tests.interop.process import HOST, wait_until
 from tests.support.secure_node import SecureNode
 
-from ottla.cli.cert import authority_in
+from ottla.cli.security.cert import authority_in
 from ottla.client.admin.types import NewTopic
 from ottla.client.blocking import Admin
 from ottla.client.errors import ClientError

@@ -12,7 +12,7 @@ from tests.interop.apache import ApacheKafka, java_command, run_tool
 from tests.interop.process import HOST, ServerProcess, wait_until
 from tests.support.secure_node import SecureNode
 
-from ottla.cli.cert import authority_in
+from ottla.cli.security.cert import authority_in
 from ottla.security.tls.authority import Issued, key_store
 
 pytestmark = pytest.mark.interop

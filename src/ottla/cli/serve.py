@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
-    from ottla.cli.secure import SecureDirectory
+    from ottla.cli.security.secure import SecureDirectory
     from ottla.config.broker import BrokerConfig
     from ottla.config.settings import Settings
     from ottla.metadata.records import UserScramCredentialRecord
@@ -108,7 +108,7 @@ def _listen_on(settings: Settings, port: int, *, is_secure: bool) -> None:
     if not 0 <= port <= MAX_PORT:
         raise UsageError(f"--port {port}: a port is a number from 0 to {MAX_PORT}")
     if is_secure:
-        from ottla.cli.secure import listen_on
+        from ottla.cli.security.secure import listen_on
 
         listen_on(settings, port)
         return
@@ -179,7 +179,7 @@ def _serve(args: argparse.Namespace) -> int:
     secure = _secure_directory(args, os.environ) if args.secure is not None else None
     config, settings = _load(args, os.environ)
     if args.check_security:
-        from ottla.cli.check_security import report
+        from ottla.cli.security.check_security import report
 
         return report(config, settings)
     check_protection(config, settings.origin)
@@ -200,7 +200,7 @@ def _serve(args: argparse.Namespace) -> int:
 
 def _secure_directory(args: argparse.Namespace, environ: Mapping[str, str]) -> SecureDirectory:
     """The directory of a secure node, made where there is none; its server.properties is the node's --config."""
-    from ottla.cli.secure import SecureDirectory
+    from ottla.cli.security.secure import SecureDirectory
 
     if args.config is not None:
         raise UsageError("--secure has a server.properties of its own: leave --config out")

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from ottla.cli import acl
 from ottla.cli.main import main
+from ottla.cli.security import acl
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.security.acls import (
     AclBinding,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.cli.client_settings import KINDS, UserSettings, properties, settings_for
 from ottla.cli.main import load, main
+from ottla.cli.security.client_settings import KINDS, UserSettings, properties, settings_for
 from ottla.config.properties import parse_properties
 from ottla.security.sasl.jaas import parse_jaas, username_and_password
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ottla.cli import secure as module
 from ottla.cli.args import CliError, UsageError, parse
-from ottla.cli.cert import authority_in
 from ottla.cli.main import main
-from ottla.cli.secure import SecureDirectory, listen_on
+from ottla.cli.security import secure as module
+from ottla.cli.security.cert import authority_in
+from ottla.cli.security.secure import SecureDirectory, listen_on
 from ottla.cli.serve import COMMAND, _first_users, _secure_directory, load_config
 from ottla.config.broker import BrokerConfig
 from ottla.config.effective import check_protection

@@ -1,7 +1,6 @@
 """`ottla user`: list, describe, add, change and delete users who log in with SCRAM.
 
-A password is asked for, or read from standard input or a file (ottla.cli.passwords). Owned by the process that runs one
-command.
+A password is asked for, or read from standard input or a file (passwords.py). Owned by the process of one command.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 from ottla.cli.args import OUTPUT, CliError, Command, UsageError, argument, switch
 from ottla.cli.client import CLUSTER, admin, report, settings
 from ottla.cli.output import emit, say
-from ottla.cli.passwords import PASSWORD, password_of
+from ottla.cli.security.passwords import PASSWORD, password_of
 
 if TYPE_CHECKING:
     import argparse
@@ -115,7 +114,7 @@ def _everybody(client: Admin) -> dict[str, list[ScramCredentialInfo]]:
 
 
 def _settings(args: argparse.Namespace) -> None:
-    from ottla.cli.client_settings import UserSettings, settings_for
+    from ottla.cli.security.client_settings import UserSettings, settings_for
 
     if not args.user:
         raise UsageError("a user has a name")

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ottla.cli.args import CliError
-from ottla.cli.cert import CA_CERTIFICATE, CA_KEY, authority_in, make_authority, write_secret
-from ottla.cli.client_settings import jaas, properties
 from ottla.cli.output import say
+from ottla.cli.security.cert import CA_CERTIFICATE, CA_KEY, authority_in, make_authority, write_secret
+from ottla.cli.security.client_settings import jaas, properties
 
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerConfig

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ottla.cli.args import EXIT_FAILED, OUTPUT, CliError, Command, UsageError, argument
 from ottla.cli.output import emit, say
-from ottla.cli.passwords import PASSWORD, password_of
+from ottla.cli.security.passwords import PASSWORD, password_of
 
 if TYPE_CHECKING:
     import argparse

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.support.certificates import Authority
 
-from ottla.cli.check_security import findings, on_encrypted_disk
 from ottla.cli.main import main
+from ottla.cli.security.check_security import findings, on_encrypted_disk
 from ottla.config.broker import BrokerConfig
 from ottla.config.settings import Settings
 from ottla.metadata.features import LATEST_METADATA_VERSION

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ottla.cli import delegation_token
 from ottla.cli.main import main
+from ottla.cli.security import delegation_token
 from ottla.client.admin.types import DelegationToken
 
 HMAC = b"\x00\xffsecret"

@@ -1,0 +1,1 @@
+"""Users, rules, quotas, tokens, certificates and keys, and nodes that have them."""
