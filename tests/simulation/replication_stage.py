@@ -566,11 +566,11 @@ class Process:
 
     def _apply_config(self, topic: TopicImage) -> None:
         config = self.log_config(topic.name)
-        for index in topic.partitions:
+        for index, told in topic.partitions.items():
             partition = self.partitions.get(TopicPartition(topic.name, index))
             if partition is not None and partition.log.config != config:
                 partition.log.update_config(config)
-                partition.config_changed()
+                partition.config_changed(told.leader_epoch)
 
     def _apply_partition(self, topic: TopicImage, index: int, told: PartitionRegistration) -> None:
         key = TopicPartition(topic.name, index)

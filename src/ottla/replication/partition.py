@@ -274,12 +274,19 @@ class Partition:
         self.log = log
         # Followers and DeleteRecords wait for a new log start, and sessions look at news only.
         log.on_moved = self._wake_watchers
+        self.min_insync_replicas: int = 0
         self.config_changed()
 
-    def config_changed(self) -> None:
-        """Keep what the hot path needs of the topic's configuration."""
+    def config_changed(self, leader_epoch: int | None = None) -> None:
+        """Keep what the hot path needs of the topic's configuration.
+
+        `leader_epoch` is that of the image which brings it. Who leads in an earlier one, of whose end `become` is about
+        to tell, commits nothing more by a lower minimum: the next leader may not have that.
+        """
         config = self.log.config
-        self.min_insync_replicas = config.min_insync_replicas
+        is_outdated = leader_epoch is not None and leader_epoch != self.leader_epoch
+        least = self.min_insync_replicas if is_outdated else 0
+        self.min_insync_replicas = max(config.min_insync_replicas, least)
         self.flushes_on_append = config.flush_messages < NEVER_FLUSH
         # Does an append take more than a write: another codec, or a flush?
         self.works_on_append = self.flushes_on_append or config.compression_type != "producer"
@@ -309,6 +316,7 @@ class Partition:
         self.replicas = registration.replicas
         self.isr = registration.isr
         self.partition_epoch = registration.partition_epoch
+        self.min_insync_replicas = self.log.config.min_insync_replicas
         changed = self.is_leader != was_leader or self.leader_epoch != old_epoch
         if not self.is_leader:
             self.followers.clear()

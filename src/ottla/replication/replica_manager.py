@@ -555,11 +555,12 @@ class ReplicaManager:
         partitions = self._topics.get(topic)
         if not partitions:
             return
-        config = self._log_config(self._image, topic)
-        for partition in list(partitions.values()):
+        config, image = self._log_config(self._image, topic), self._image.topic(topic)
+        for index, partition in list(partitions.items()):
+            registration = None if image is None else image.partitions.get(index)
             with _boundary(partition, "a change of its configuration"):
                 self._logs.update_config(partition.topic_partition, config)
-                partition.config_changed()
+                partition.config_changed(None if registration is None else registration.leader_epoch)
             await time_slice.yield_to_loop()
 
     async def refresh_all_configs(self) -> None:

@@ -363,3 +363,29 @@ def test_a_larger_minimum_isr_holds_before_the_smaller_isr_of_the_same_change(tm
             assert (partition.log.log_end_offset, partition.log.high_watermark) == (1, 0)
 
     run(test)
+
+
+def test_a_smaller_minimum_isr_commits_nothing_where_the_same_change_ends_the_leadership(
+    tmp_path: Path,
+) -> None:
+    """The next leader may not have what this one alone would commit by it."""
+
+    async def test() -> None:
+        async with hosting(tmp_path) as here:
+            await here.elect(leader=1, epoch=0, partitions=1)
+            partition = here.replicas.leader("orders", 0)
+
+            def minimum(value: str) -> r.ConfigRecord:
+                name = "min.insync.replicas"
+                return r.ConfigRecord(resource_type=2, resource_name="orders", name=name, value=value)
+
+            shrunk = r.PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, isr=[1])
+            await here.apply(minimum("2"), shrunk)
+            partition.append(bytearray(batch(b"not at the follower")), 1, NOW_MS)
+            elected = r.PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, isr=[2], leader=2)
+            await here.apply(minimum("1"), elected)
+            assert not partition.is_leader
+            assert (partition.log.log_end_offset, partition.log.high_watermark) == (1, 0)
+            assert partition.min_insync_replicas == 1
+
+    run(test)
