@@ -7,16 +7,12 @@ CPU is the sum of the three brokers. Each section has clusters of its own and is
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Collection
-from pathlib import Path
+from functools import partial
 
 from bench.replication import failures, loads, many
-from bench.report import Report
+from bench.sections import Section, run_sections
 
-SECTIONS: dict[str, Callable[[Report, Path, bool], None]] = {
+SECTIONS: dict[str, Section] = {
     "requests": loads.requests,
     "producer-performance": loads.producer_performance,
     "latency": loads.latency,
@@ -29,15 +25,4 @@ SECTIONS: dict[str, Callable[[Report, Path, bool], None]] = {
     "ten-thousand": many.ten_thousand,
 }
 
-
-def replication(report: Report, where: Path, quick: bool = False, only: Collection[str] = ()) -> None:
-    """Every section, or those that are named; each is worth its figures even if another has failed."""
-    failed: list[str] = []
-    for name in only or SECTIONS:
-        try:
-            SECTIONS[name](report, where / name, quick)
-        except (AssertionError, OSError, subprocess.SubprocessError) as error:
-            failed.append(name)
-            print(f"replication, {name}: {error}", file=sys.stderr)
-        shutil.rmtree(where / name, ignore_errors=True)
-    assert not failed, f"sections {' '.join(failed)}"
+replication = partial(run_sections, "replication", SECTIONS)

@@ -7,16 +7,12 @@ run at once and rounds alternate. Each section has nodes of its own and is run a
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Collection
-from pathlib import Path
+from functools import partial
 
-from bench.report import Report
+from bench.sections import Section, run_sections
 from bench.security import limits, logins, rules, tls
 
-SECTIONS: dict[str, Callable[[Report, Path, bool], None]] = {
+SECTIONS: dict[str, Section] = {
     "tls": tls.tls,
     "logins": logins.logins,
     "rules": rules.rules,
@@ -24,15 +20,4 @@ SECTIONS: dict[str, Callable[[Report, Path, bool], None]] = {
     "quotas": limits.quotas,
 }
 
-
-def security(report: Report, where: Path, quick: bool = False, only: Collection[str] = ()) -> None:
-    """Every section, or those that are named; each is worth its figures even if another has failed."""
-    failed: list[str] = []
-    for name in only or SECTIONS:
-        try:
-            SECTIONS[name](report, where / name, quick)
-        except (AssertionError, OSError, subprocess.SubprocessError) as error:
-            failed.append(name)
-            print(f"security, {name}: {error}", file=sys.stderr)
-        shutil.rmtree(where / name, ignore_errors=True)
-    assert not failed, f"sections {' '.join(failed)}"
+security = partial(run_sections, "security", SECTIONS)
