@@ -229,9 +229,9 @@ def test_a_wrong_password_is_refused(secured: Secured, mechanism: str, user: str
 
     with pytest.raises(aiokafka.errors.KafkaError):
         asyncio.run(start())
-    log = secured.node.log_text()
-    assert f"{mechanism} authentication failed: " in log
-    assert "guess" not in log
+    said = f"{mechanism} authentication failed: "
+    wait_until(lambda: said in secured.node.log_text(), PATIENCE_S, said)
+    assert "guess" not in secured.node.log_text()
 
 
 def test_a_stranger_without_the_right_certificate_is_refused(secured: Secured) -> None:
