@@ -50,6 +50,8 @@ SETTINGS: dict[str, object] = {
     "group.coordinator.rebalance.protocols": "classic,consumer,streams",
     "log.retention.ms": -1,
     "delegation.token.secret.key": "known to all nodes",
+    # What a group is given must not depend on how soon its members speak again.
+    "group.streams.initial.rebalance.delay.ms": 0,
     # Members and connections stay for as long as the questions take.
     "connections.max.idle.ms": HOUR_MS,
     **{f"group.{kind}.{most}session.timeout.ms": HOUR_MS for kind in rights.KINDS for most in ("", "max.")},
