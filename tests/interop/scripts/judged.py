@@ -21,7 +21,7 @@ from tests.interop.scripts.batches import Batch
 from tests.interop.scripts.classic_groups import coordinated
 from tests.interop.scripts.entities import ZERO_ID, encode_request
 from tests.interop.scripts.masks import masked
-from tests.interop.scripts.questions import DAY_MS, FIRST, LIMITED, UNKNOWN_IDS, Asking, asked_of
+from tests.interop.scripts.questions import DAY_MS, FIRST, LIMITED, STRANGER, UNKNOWN_IDS, Asking, asked_of
 from tests.interop.scripts.rights import (
     BOTH,
     DOOMED,
@@ -58,8 +58,13 @@ TOPICS = (SEEN, HIDDEN, *VICTIMS)
 PATIENCE_S = 90.0
 # Their specimens would change what the next question is about; that of a controller makes Apache's controller resign.
 NO_SPECIMEN = {DELETE_TOPICS, CONTROLLER_REGISTRATION}
-# Of members that nobody knows, so that no group changes; with time enough to be answered by the controller.
-SPECIMEN_VALUES = {"member_epoch": 3, "timeout": 20_000}
+# Of members that nobody knows, so that no group changes, and of a producer that nobody knows, or transactions would end
+# while the next one asks; with time enough to be answered by the controller.
+SPECIMEN_VALUES = {
+    "member_epoch": 3,
+    "timeout": 20_000,
+    **{f"{prefix}producer_id": STRANGER["producer_id"] for prefix in ("", "v3_and_below_")},
+}
 API_KEYS = {api.name: key for key, api in APIS.items()}
 HIDDEN_TOPIC = "topic_authorization_failed"
 LOOPBACK = b"\x7f\x00\x00\x01"
