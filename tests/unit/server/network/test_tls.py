@@ -29,7 +29,7 @@ from ottla.server.network.socket_server import (
     sealed_buffer,
     shared_buffer,
 )
-from ottla.server.network.tls import HANDSHAKE_S, PIECE_BYTES, Handshakes, TlsLayer, TlsOutput
+from ottla.server.network.tls import HANDSHAKE_S, PIECE_BYTES, Handshakes, TlsConnection, TlsLayer, TlsOutput
 
 FRAME = b"\x00\x00\x00\x08request."
 RECORD_HEADER_BYTES = 5
@@ -330,6 +330,7 @@ def test_who_asks_for_nothing_but_new_keys_is_closed_and_holds_nobody_up(
         with suppress(ConnectionError):
             await send_raw(streams[1], flood)
         await until(lambda: not len(server.connections))
+        assert isinstance(connection, TlsConnection)
         assert connection._taken < 10 * tls.MAX_EMPTY_RECORDS, "most of it was never looked at"
         assert await server.ask(authority.client_context()) == FRAME
 
