@@ -2,7 +2,9 @@
 
 Everything a plain connection has holds here too: limits are counted before the handshake, bytes are read into one
 buffer that all connections share, frames are served in place from where they were decrypted to, and what the connection
-may not serve yet is not decrypted. What is left of a read stays as it came, at most one buffer of it.
+may not serve yet is not decrypted. What is left of a read stays as it came, at most one buffer of it. Records without
+content (new keys, above all) cost more to work on than those with it, and are answered: few are taken at once, and
+whoever sends nothing else is closed.
 
 Handshakes. Their arithmetic is done in threads; a connection is not read meanwhile. One that is not through in time is
 closed (Connections.reap), and so is one that comes when too many wait for a thread: those who are connected are served.
@@ -40,9 +42,15 @@ HANDSHAKE_S: Final = 10.0
 # Whoever comes when so many steps wait for a thread is refused: they would be late.
 MAX_WAITING_STEPS: Final = 2_000
 HANDSHAKE_THREADS: Final = 2
+# So many records are decrypted before it is looked at what was in them, and so many may have had no content; and one
+# more for each 16 MB that have come: nobody needs new keys more often.
+MAX_EMPTY_RECORDS: Final = 32
+EMPTY_RECORD_SHIFT: Final = 24
 
 # How a TLS record of a handshake begins.
 _HANDSHAKE_RECORD: Final = 0x16
+_RECORD_HEADER_BYTES: Final = 5
+_NOTHING: Final = memoryview(b"")
 # How others begin to speak, where that should be.
 _OTHERS: Final = {
     b"\x00": "it does not speak TLS: is its security.protocol PLAINTEXT or SASL_PLAINTEXT?",
@@ -109,6 +117,45 @@ class TlsLayer:
     principals: Principals | None = None
 
 
+class Records:
+    """Where TLS records end in what comes, in whatever pieces."""
+
+    __slots__ = ("_header", "_left")
+
+    def __init__(self) -> None:
+        self._header = b""  # what came of the next one's header
+        self._left = 0  # of the body of the one that has begun
+
+    def take(self, data: memoryview, most: int) -> tuple[int, int]:
+        """How many bytes of it are `most` records, or all of it if they are fewer; and how many end there."""
+        at, end, count = 0, len(data), 0
+        if not self._left and not self._header and end > _RECORD_HEADER_BYTES:
+            size = (data[3] << 8 | data[4]) + _RECORD_HEADER_BYTES
+            if size == end:
+                return end, 1  # as a rule a request is one record
+        while at < end:
+            if not self._left:
+                if not self._header and end - at >= _RECORD_HEADER_BYTES:
+                    self._left = data[at + 3] << 8 | data[at + 4]
+                    at += _RECORD_HEADER_BYTES
+                else:
+                    missing = data[at : at + _RECORD_HEADER_BYTES - len(self._header)]
+                    at += len(missing)
+                    self._header += missing
+                    if len(self._header) < _RECORD_HEADER_BYTES:
+                        break
+                    self._left = self._header[3] << 8 | self._header[4]
+                    self._header = b""
+            taken = min(self._left, end - at)
+            at += taken
+            self._left -= taken
+            if not self._left:
+                count += 1
+                if count >= most:
+                    break
+        return at, count
+
+
 class TlsConnection(Connection):
     """The protocol object of one accepted socket of a listener with TLS."""
 
@@ -122,6 +169,11 @@ class TlsConnection(Connection):
         self._is_established = False
         self._is_shaking_hands = False  # in a thread
         self._has_rest = False  # a record was decrypted of which not all was taken
+        self._records = Records()
+        self._held_back = _NOTHING  # what came behind the records that are decrypted now
+        self._sealed_bytes = 0
+        self._taken = 0  # records that were given to OpenSSL, and those of them that had content
+        self._with_content = 0
         self.must_be_ready_by = self.last_active + HANDSHAKE_S
 
     # ---- life ---------------------------------------------------------------------------------------------
@@ -178,6 +230,7 @@ class TlsConnection(Connection):
         self.must_be_ready_by = (
             float("inf") if self.is_authenticated else self.host.monotonic() + AUTHENTICATION_S
         )
+        self._take_in(memoryview(self._received.read()))  # what came right behind the handshake
         certificate = self._tls.getpeercert(binary_form=True)
         try:
             if certificate is not None:
@@ -212,7 +265,7 @@ class TlsConnection(Connection):
         if self._closing:
             return
         if self._is_established:
-            self._received.write(self._layer.sealed[:nbytes])
+            self._take_in(self._layer.sealed[:nbytes])
             self._decrypt()
             return
         sealed = self._layer.sealed[:nbytes]
@@ -231,12 +284,41 @@ class TlsConnection(Connection):
         known = (words for start, words in _OTHERS.items() if first.startswith(start))
         self.close(next(known, "it does not speak TLS"))
 
+    def _take_in(self, sealed: memoryview) -> None:
+        """What has come, a few records at a time; it is in a buffer that others use next."""
+        self._sealed_bytes += len(sealed)
+        if self._held_back:
+            self._held_back = memoryview(bytes(self._held_back) + sealed)
+        elif rest := self._feed(sealed):
+            self._held_back = memoryview(bytes(rest))
+
+    def _feed(self, sealed: memoryview) -> memoryview:
+        """Have a few records decrypted next; what is behind them."""
+        size, count = self._records.take(sealed, MAX_EMPTY_RECORDS)
+        self._taken += count
+        self._received.write(sealed[:size])
+        return sealed[size:]
+
+    def _take_more(self) -> bool:
+        """Go on with what was held back, if there is any, unless the client sends records for their own sake."""
+        self._with_content = min(self._with_content, self._taken)  # one may have been read in pieces
+        empty = self._taken - self._with_content
+        if empty > MAX_EMPTY_RECORDS + (self._sealed_bytes >> EMPTY_RECORD_SHIFT):
+            self.close(f"{empty} TLS records without content, as for new keys")
+            return False
+        if not self._held_back:
+            return False
+        self._held_back = self._feed(self._held_back)
+        return True
+
     def _decrypt(self) -> None:
         """Hand on what has come, for as long as it may be served."""
         received, read = self._received, self._tls.read
         ended = False
-        # Without bytes there is nothing to ask for, and no exception to be paid for.
-        while (received.pending or self._has_rest) and not self._reading_paused and not self._closing:
+        while not self._reading_paused and not self._closing:
+            # Without bytes there is nothing to ask for, and no exception to be paid for.
+            if not (received.pending or self._has_rest) and not self._take_more():
+                break
             room = Connection.get_buffer(self, -1)
             size, filled = len(room), 0
             try:
@@ -247,11 +329,10 @@ class TlsConnection(Connection):
                         ended = True
                         break
                     self._has_rest = count == size - filled
+                    self._with_content += 1
                     filled += count
             except ssl.SSLWantReadError:
                 self._has_rest = False  # the rest of a record is still to come
-                if not filled:
-                    break
             except ssl.SSLError as error:
                 self.close(f"what came is not TLS any more: {_reason_of(error)}")
                 break
