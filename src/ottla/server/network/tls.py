@@ -43,9 +43,9 @@ HANDSHAKE_S: Final = 10.0
 MAX_WAITING_STEPS: Final = 2_000
 HANDSHAKE_THREADS: Final = 2
 # So many records are decrypted before it is looked at what was in them, and so many may have had no content; and one
-# more for each 16 MB that have come: nobody needs new keys more often.
+# more of each 1,024 that have come: nobody needs new keys more often.
 MAX_EMPTY_RECORDS: Final = 32
-EMPTY_RECORD_SHIFT: Final = 24
+EMPTY_RECORD_SHIFT: Final = 10
 
 # How a TLS record of a handshake begins.
 _HANDSHAKE_RECORD: Final = 0x16
@@ -118,42 +118,27 @@ class TlsLayer:
 
 
 class Records:
-    """Where TLS records end in what comes, in whatever pieces."""
+    """Where TLS records begin in what comes, and how many have."""
 
-    __slots__ = ("_header", "_left")
+    __slots__ = ("_next", "begun")
 
     def __init__(self) -> None:
-        self._header = b""  # what came of the next one's header
-        self._left = 0  # of the body of the one that has begun
+        self.begun = 0
+        self._next = 0  # so many bytes from here the next one begins
 
-    def take(self, data: memoryview, most: int) -> tuple[int, int]:
-        """How many bytes of it are `most` records, or all of it if they are fewer; and how many end there."""
-        at, end, count = 0, len(data), 0
-        if not self._left and not self._header and end > _RECORD_HEADER_BYTES:
-            size = (data[3] << 8 | data[4]) + _RECORD_HEADER_BYTES
-            if size == end:
-                return end, 1  # as a rule a request is one record
-        while at < end:
-            if not self._left:
-                if not self._header and end - at >= _RECORD_HEADER_BYTES:
-                    self._left = data[at + 3] << 8 | data[at + 4]
-                    at += _RECORD_HEADER_BYTES
-                else:
-                    missing = data[at : at + _RECORD_HEADER_BYTES - len(self._header)]
-                    at += len(missing)
-                    self._header += missing
-                    if len(self._header) < _RECORD_HEADER_BYTES:
-                        break
-                    self._left = self._header[3] << 8 | self._header[4]
-                    self._header = b""
-            taken = min(self._left, end - at)
-            at += taken
-            self._left -= taken
-            if not self._left:
-                count += 1
-                if count >= most:
-                    break
-        return at, count
+    def take(self, data: memoryview, most: int) -> int:
+        """How much of it is no more than `most` records; what is left begins with a header, or a part of one."""
+        at, end, begun = self._next, len(data), self.begun
+        most += begun
+        while at + _RECORD_HEADER_BYTES <= end and begun < most:
+            at += _RECORD_HEADER_BYTES + (data[at + 3] << 8 | data[at + 4])
+            begun += 1
+        self.begun = begun
+        if at < end:
+            self._next = 0
+            return at
+        self._next = at - end
+        return end
 
 
 class TlsConnection(Connection):
@@ -171,9 +156,7 @@ class TlsConnection(Connection):
         self._has_rest = False  # a record was decrypted of which not all was taken
         self._records = Records()
         self._held_back = _NOTHING  # what came behind the records that are decrypted now
-        self._sealed_bytes = 0
-        self._taken = 0  # records that were given to OpenSSL, and those of them that had content
-        self._with_content = 0
+        self._with_content = 0  # of the records that have begun
         self.must_be_ready_by = self.last_active + HANDSHAKE_S
 
     # ---- life ---------------------------------------------------------------------------------------------
@@ -286,30 +269,31 @@ class TlsConnection(Connection):
 
     def _take_in(self, sealed: memoryview) -> None:
         """What has come, a few records at a time; it is in a buffer that others use next."""
-        self._sealed_bytes += len(sealed)
         if self._held_back:
             self._held_back = memoryview(bytes(self._held_back) + sealed)
-        elif rest := self._feed(sealed):
-            self._held_back = memoryview(bytes(rest))
-
-    def _feed(self, sealed: memoryview) -> memoryview:
-        """Have a few records decrypted next; what is behind them."""
-        size, count = self._records.take(sealed, MAX_EMPTY_RECORDS)
-        self._taken += count
-        self._received.write(sealed[:size])
-        return sealed[size:]
+            return
+        size = self._records.take(sealed, MAX_EMPTY_RECORDS)
+        if size == len(sealed):
+            self._received.write(sealed)
+        else:
+            self._received.write(sealed[:size])
+            self._held_back = memoryview(bytes(sealed[size:]))
 
     def _take_more(self) -> bool:
         """Go on with what was held back, if there is any, unless the client sends records for their own sake."""
-        self._with_content = min(self._with_content, self._taken)  # one may have been read in pieces
-        empty = self._taken - self._with_content
-        if empty > MAX_EMPTY_RECORDS + (self._sealed_bytes >> EMPTY_RECORD_SHIFT):
+        begun = self._records.begun
+        empty = begun - self._with_content
+        if empty > MAX_EMPTY_RECORDS + (begun >> EMPTY_RECORD_SHIFT):
             self.close(f"{empty} TLS records without content, as for new keys")
             return False
+        if empty < 0:
+            self._with_content = begun  # one was read in pieces
         if not self._held_back:
             return False
-        self._held_back = self._feed(self._held_back)
-        return True
+        size = self._records.take(self._held_back, MAX_EMPTY_RECORDS)
+        self._received.write(self._held_back[:size])
+        self._held_back = self._held_back[size:]
+        return size > 0
 
     def _decrypt(self) -> None:
         """Hand on what has come, for as long as it may be served."""
