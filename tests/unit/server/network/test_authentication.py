@@ -346,6 +346,26 @@ def test_whatever_else_comes_first_ends_the_connection(
 
 
 @pytest.mark.parametrize("amid", [False, True])
+def test_a_name_that_fills_a_frame_does_not_fill_the_log(
+    amid: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(server: Server, connect: Connect) -> None:
+        client = await connect()
+        if amid:
+            await client.handshake()
+            await client.log_in("\x01\n" * 4_000, "x")
+        else:
+            await client.handshake("\x01\n" * 4_000)
+        assert await client.is_closed()
+
+    with caplog.at_level(logging.INFO, "ottla.server"):
+        run(scenario, Users())
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert len(line) < 1_000
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("amid", [False, True])
 @pytest.mark.parametrize(
     "frame",
     [
@@ -451,6 +471,24 @@ def test_a_session_ends_when_the_setting_or_the_credential_says(
             assert await client.who_am_i() == "User:alice"
 
     run(scenario, users)
+
+
+def test_a_name_with_line_ends_writes_no_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    users = Users()
+    users.reauth_ms = 60_000
+
+    async def scenario(server: Server, connect: Connect) -> None:
+        client = await connect()
+        await client.handshake()
+        await client.log_in("a\nclosing connection of somebody else")
+        server.clock += 70
+        client.writer.write(request_frame(HEARTBEAT, 0, 7, "test"))
+        assert await client.is_closed()
+
+    with caplog.at_level(logging.INFO, "ottla.server"):
+        run(scenario, users)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "User:a\\nclosing" in line
 
 
 def test_a_session_goes_on_for_who_proves_it_again() -> None:
