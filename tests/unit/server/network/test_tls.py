@@ -306,7 +306,9 @@ def test_records_are_found_in_whatever_pieces_they_come(size: int) -> None:
                 taken += held[:count]
                 held = held[count:]
                 if not count:
-                    assert len(held) < RECORD_HEADER_BYTES, "but for a part of a header all is taken in the end"
+                    assert len(held) < RECORD_HEADER_BYTES, (
+                        "but for a part of a header all is taken in the end"
+                    )
                     break
         assert records.begun == len(sizes)
         assert taken == data
