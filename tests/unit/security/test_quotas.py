@@ -228,6 +228,23 @@ def test_what_was_too_much_once_does_not_come_at_once_again() -> None:
     assert sensor.record_unless_throttled(100, later + 1_000) == 0
 
 
+def test_while_a_pace_is_kept_nothing_is_used_beside_it() -> None:
+    """Handlers add to a rate by themselves for as long as it is ample, and the pace would not hear of it."""
+    sensor = limits((entity(user="alice"), 100.0)).sensor(ALICE, "a", T0)
+    assert sensor is not None
+    assert sensor.record_unless_throttled(10, T0) == 0
+    assert sensor.rate.ample > 900
+    assert sensor.record_unless_throttled(1_000, T0) > 0
+    assert sensor.rate.ample < 0
+    assert sensor.record_and_throttle_ms(10, T0 + 1) == 99
+    assert sensor.rate.ample < 0
+    assert sensor.record_unless_throttled(10, T0 + 5_000) == 0
+    assert sensor.rate.ample < 0
+    after = T0 + 30_000
+    assert sensor.record_and_throttle_ms(10, after) == 0
+    assert sensor.rate.ample > 900
+
+
 def test_a_pace_is_not_kept_for_longer_than_windows_remember() -> None:
     sensor = limits((entity(user="alice"), 100.0)).sensor(ALICE, "a", T0)
     assert sensor is not None

@@ -66,7 +66,8 @@ def request(client_id: str | None = "app") -> memoryview:
 
 def produced(world: World, connection: Any, size: int, acks: int = 1, client_id: str | None = "app") -> int:
     frame = request(client_id)
-    return world.quotas.produced(connection, frame, 4, 4 + size, acks)
+    world.quotas.client_of(connection, frame, 4, len(frame))
+    return world.quotas.produced(connection, size, acks)
 
 
 # --- the metadata
@@ -145,7 +146,9 @@ def test_acks_0_waits_for_bytes_and_not_for_time() -> None:
 
 def fetched(world: World, connection: Any, records_bytes: int, client_id: str = "app") -> int:
     client = world.quotas.client_of(connection, request(client_id), 4, len(request(client_id)))
-    return world.quotas.fetched(connection, client, records_bytes, 1) if client.limits_fetches else 0
+    if not client.limits_fetches:
+        return 0
+    return world.quotas.fetched(connection, client, records_bytes, 1, client.now_ms)
 
 
 def test_a_fetch_that_is_too_much_is_not_sent_and_not_counted() -> None:
@@ -345,7 +348,8 @@ def test_the_client_is_who_the_request_says(names: tuple[str | None, ...]) -> No
                 found = world.quotas.client_of(connection, view, 10, len(view))  # type: ignore[arg-type]
                 assert (found.client_id, found.principal) == (name, ALICE)
                 assert (found.produce is None) == (name != "a")
-    assert connection.quotas is None or len(connection.quotas.raw) < 300
+    assert connection.quotas is not None
+    assert len(connection.quotas.raw or b"") < 300
 
 
 def test_what_was_found_for_a_client_is_kept_until_something_changes() -> None:
