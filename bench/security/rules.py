@@ -93,7 +93,8 @@ def changes(report: Report, where: Path, quick: bool = False) -> None:
             done = _change(server, seconds)
     found, still = loaded[1].stalls()[-1], idle[1].stalls()[-1]
     note = (
-        f"p99.9 {found['p999_ms']:.1f}; own longest {found['own_max_ms']:.1f}; idle node {still['max_ms']:.1f}; "
+        f"p99.9 {found['p999_ms']:.1f}; own longest {found['own_max_ms']:.1f}, computing {found['cpu_max_ms']:.1f}; "
+        f"idle node {still['max_ms']:.1f}, computing {still['cpu_max_ms']:.1f}; "
         f"{done / seconds:.0f} changes a second, {count:,} rules"
     )
     name = f"stall, longest: {CHANGES_A_SECOND} rules change a second"

@@ -7,7 +7,8 @@ running cost nothing to keep and percentiles are there at any time.
 
 A beat is also late when the system gave the processor to somebody else. On Linux that time is known, and a report
 gives the lateness without it as well (`own_`): what is left is ours, be it computing, waiting for a disk or for the
-interpreter's lock.
+interpreter's lock, or the whole machine stood still. How much of it was computing is told by the processor's time
+(`cpu_`).
 
 Owner of StallMonitor: the node, on the broker's loop, from the moment it serves until it begins to stop. Owner of
 ShortCollections: the process (node.main); the callback comes in whatever thread the collector ran in.
@@ -85,6 +86,7 @@ class StallMonitor:
         self._interval_s = IDLE_INTERVAL_S if report is None else WATCHFUL_INTERVAL_S
         self.late = Histogram()
         self._own = Histogram()
+        self._computing = Histogram()
         self._schedstat = -1
         self._task: asyncio.Task[None] | None = None
 
@@ -95,11 +97,12 @@ class StallMonitor:
 
     async def _beat(self) -> None:
         while True:
-            due, not_run = monotonic() + self._interval_s, self._not_run_s()
+            due, not_run, used = monotonic() + self._interval_s, self._not_run_s(), thread_time()
             await asyncio.sleep(self._interval_s)
             late = monotonic() - due
             self.late.note(late * 1000)
             self._own.note(max(0.0, late - (self._not_run_s() - not_run)) * 1000)
+            self._computing.note(max(0.0, min(late, thread_time() - used)) * 1000)
 
     def _not_run_s(self) -> float:
         """How long this thread has been ready to run while others did."""
@@ -108,7 +111,7 @@ class StallMonitor:
         return int(os.pread(self._schedstat, 128, 0).split()[1]) / 1e9
 
     def summary(self) -> dict[str, float]:
-        return {**self.late.summary(), **self._own.summary("own_")}
+        return {**self.late.summary(), **self._own.summary("own_"), **self._computing.summary("cpu_")}
 
     def stop(self) -> None:
         """Ends the measurement and writes the report, once."""

@@ -39,7 +39,27 @@ def test_a_held_loop_shows_in_the_report(tmp_path: Path) -> None:
     found = json.loads(report.read_text())
     assert found["max_ms"] >= 40
     assert found["own_max_ms"] <= found["max_ms"]
-    assert found["count"] == found["own_count"] > 0
+    assert found["count"] == found["own_count"] == found["cpu_count"] > 0
+    assert found["cpu_max_ms"] < 40, "it slept"
+
+
+def test_computing_shows_as_such(tmp_path: Path) -> None:
+    report = tmp_path / "stalls.json"
+
+    async def compute() -> None:
+        monitor = StallMonitor(report)
+        monitor.start()
+        await asyncio.sleep(0)  # the first beat begins
+        ends = time.thread_time() + 0.05
+        while time.thread_time() < ends:
+            pass
+        while monitor.late.max_ms < 40:
+            await asyncio.sleep(0.001)
+        monitor.stop()
+
+    asyncio.run(compute())
+    found = json.loads(report.read_text())
+    assert 40 <= found["cpu_max_ms"] <= found["max_ms"]
 
 
 def test_a_monitor_that_never_ran_reports_nothing(tmp_path: Path) -> None:
