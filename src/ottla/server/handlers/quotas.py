@@ -64,9 +64,7 @@ async def describe_client_quotas(
     return DescribeClientQuotasResponse(error_message="", entries=entries)  # as Kafka says that there is none
 
 
-def _nothing_described(
-    request: DescribeClientQuotasRequest, code: ErrorCode
-) -> DescribeClientQuotasResponse:
+def _nothing_described(request: DescribeClientQuotasRequest, code: ErrorCode) -> DescribeClientQuotasResponse:
     """As Kafka does it: no list at all, not one that is empty, and not a word."""
     return DescribeClientQuotasResponse(error_code=int(code), error_message=None, entries=None)
 
