@@ -80,6 +80,8 @@ MAX_READY_BYTES = 1024 * 1024
 UNSENT_BYTES = 256 * 1024
 # The smallest request: api key, version, correlation id, and a null client id.
 MIN_FRAME_BYTES = 8
+# Of what the log says about a connection that is closed.
+MAX_REASON_LENGTH = 500
 
 # How a TLS client begins to speak: a record of its handshake, in whatever version.
 TLS_HANDSHAKE = 0x1603
@@ -213,6 +215,7 @@ class Connection(asyncio.BufferedProtocol):
         self.audit: AuditLog | None = None  # where that is told, and who it is
         self.quotas: Any = None  # of its client, as they were found; see server/quotas.py
         self.is_of_node = False  # it has followed, or forwarded: its time counts for no quota
+        # When something was received or sent last, or what waited was begun: quotas of time count from there.
         self.last_active = host.monotonic()
         # When it is closed if it has not proved by then who it is.
         self.must_be_ready_by = float("inf")
@@ -328,7 +331,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._closing = True
         if reason is not None:
-            log.info("closing connection %s:%d on %s: %s", *self.peer, self.host.listener_name, reason)
+            log.info("closing connection %s:%d on %s: %s", *self.peer, self.host.listener_name, _told(reason))
         if self._transport is not None:
             self._transport.abort()
 
@@ -707,10 +710,13 @@ class Connection(asyncio.BufferedProtocol):
         if not self._closing:
             self._serving = True  # serving may resolve answers, which lead back here
             try:
+                # From when on the next request is measured is set as when something comes.
                 if self._backlog is not None:
+                    self.last_active = self.host.monotonic()
                     backlog, self._backlog = self._backlog, None
                     self._take(memoryview(backlog), 0, len(backlog))
                 elif self._is_whole:
+                    self.last_active = self.host.monotonic()
                     self._serve_partial()
             finally:
                 self._serving = False
@@ -790,6 +796,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._reading_paused and self._transport is not None and not (self._closing or self._lost):
             self._reading_paused = False
             self._transport.resume_reading()
+
+
+def _told(reason: str) -> str:
+    """In one line: it may repeat a stranger's words, as many as a frame has room for, with line ends in them."""
+    told = reason if len(reason) <= MAX_REASON_LENGTH else f"{reason[:MAX_REASON_LENGTH]}…"
+    return told if told.isprintable() else ascii(told)[1:-1]
 
 
 def describe_handler(coroutine: Coroutine[Any, Any, Reply | None]) -> str:
