@@ -280,7 +280,7 @@ def _ask(s: JudgedScript, way: str, asking: Asking, user: User, *, specimens: bo
         frame, label = frames[case], f"{case}, {user.name}"
         if way == "envelope":
             s.user = BROKER
-            _forward(s, asking, frame, user, label)
+            _forward(s, asking, frame, user.name, label)
         else:
             s.user = user.name
             s.put(asking.api_key, asking.version, frame, label)
@@ -296,16 +296,18 @@ def _frames(asking: Asking, specimens: bool) -> dict[str, bytes]:
     asked = asked_of(asking)
     if asking.api_key not in NO_SPECIMEN and (specimens or not asked):
         for word in WORDS if specimens else (SEEN,):
-            asked[word] = specimen(
+            asked[f"specimen {word}"] = specimen(
                 asking.api_key, asking.version, word, asking.ids[word], {**SPECIMEN_VALUES, "group_id": word}
             )
     return asked
 
 
-def _forward(s: JudgedScript, asking: Asking, frame: bytes, user: User, case: str) -> None:
+def _forward(
+    s: JudgedScript, asking: Asking, frame: bytes, name: str, case: str, *, by_token: bool = False
+) -> None:
     """As a broker does it that has found out who asks."""
-    name = user.name.encode()
-    principal = b"\0\0" + bytes([len(b"User") + 1]) + b"User" + bytes([len(name) + 1]) + name + b"\0\0"
+    who = b"".join(bytes([len(part) + 1]) + part for part in (b"User", name.encode()))
+    principal = b"\0\0" + who + bytes([by_token]) + b"\0"
     body = {"request_data": frame[4:], "request_principal": principal, "client_host_address": LOOPBACK}
     request = encode_request(ENVELOPE, 0, body)
     answer = s.put(ENVELOPE, 0, request, f"{APIS[asking.api_key].name} v{asking.version}, {case}")
@@ -485,3 +487,10 @@ def _ask_by_token(s: JudgedScript, version: int, token: dict[str, Any]) -> None:
     rows = [{"name": SEEN, "topic_id": ZERO_ID}]
     s.ask(METADATA, 12, {"topics": rows, "allow_auto_topic_creation": False}, "a topic by token")
     s.disconnect()
+    # And by a broker that says so.
+    s.user, s.listener = BROKER, "controller"
+    for api_key in (CREATE_TOKEN, RENEW_TOKEN, EXPIRE_TOKEN):
+        asking = Asking(api_key, min(version, s.newest(api_key)), True, NOBODY.name, s.ids, s.hmacs)
+        for case, frame in asked_of(asking).items():
+            _forward(s, asking, frame, NOBODY.name, f"{case}, by token", by_token=True)
+    s.as_admin()

@@ -699,16 +699,16 @@ def create_token(a: Asking) -> dict[str, Body]:
 @about(39)
 def renew_token(a: Asking) -> dict[str, Body]:
     return {
-        whose: {"hmac": hmac, "renew_period": DAY_MS}
-        for whose, hmac in {"nobody's": b"no such", "nothing": b"", **a.hmacs}.items()
+        f"of {whose}": {"hmac": hmac, "renew_period": DAY_MS}
+        for whose, hmac in {"nobody": b"no such", "no HMAC": b"", **a.hmacs}.items()
     }
 
 
 @about(40)
 def expire_token(a: Asking) -> dict[str, Body]:
     return {
-        whose: {"hmac": hmac, "expiry_time_period": DAY_MS}
-        for whose, hmac in {"nobody's": b"no such", "nothing": b"", **a.hmacs}.items()
+        f"of {whose}": {"hmac": hmac, "expiry_time_period": DAY_MS}
+        for whose, hmac in {"nobody": b"no such", "no HMAC": b"", **a.hmacs}.items()
     }
 
 
