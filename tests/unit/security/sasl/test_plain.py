@@ -7,6 +7,7 @@ from tests.unit.security.sasl.support import exchange
 
 from ottla.config.errors import ConfigError
 from ottla.model.errors import ErrorCode
+from ottla.security.sasl import plain
 from ottla.security.sasl.jaas import parse_jaas
 from ottla.security.sasl.mechanisms import MAX_REASON_LENGTH, SaslClient, SaslError, SaslServer
 from ottla.security.sasl.plain import MAX_RESPONSE_BYTES, JaasUsers, PlainSaslClient, PlainSaslServer
@@ -77,6 +78,21 @@ def test_who_may_not(users: JaasUsers, response: bytes, message: str) -> None:
         server.evaluate(b"\0alice\0secret")
     assert not server.complete
     assert server.authorization_id == ""
+
+
+def test_unknown_users_and_wrong_passwords_are_the_same_work(
+    users: JaasUsers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[tuple[int, int]] = []
+
+    def counted(one: bytes, other: bytes) -> bool:
+        compared.append((len(one), len(other)))
+        return one == other
+
+    monkeypatch.setattr(plain.hmac, "compare_digest", counted)
+    for username, password in (("alice", "x"), ("alice", "x" * 5_000), ("ghost", "secret"), ("", "secret")):
+        assert not users(username, password)
+    assert compared == [(32, 32)] * 4
 
 
 def test_an_exchange_is_over_when_it_is_over(users: JaasUsers) -> None:
