@@ -1,5 +1,7 @@
 """PLAIN: who may log in, what everybody else is told, and that nothing else comes out."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,6 +80,22 @@ def test_who_may_not(users: JaasUsers, response: bytes, message: str) -> None:
         server.evaluate(b"\0alice\0secret")
     assert not server.complete
     assert server.authorization_id == ""
+
+
+async def _later(username: str, password: str) -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    "answer", [_later, lambda *_: 1, lambda *_: "no", lambda *_: object(), lambda *_: None]
+)
+@pytest.mark.filterwarnings("ignore:coroutine")
+def test_what_is_no_yes_is_a_no(answer: Any) -> None:
+    """A callback of an operator's own that has to be awaited would let everybody in."""
+    server = PlainSaslServer(answer, is_slow=True)
+    with pytest.raises(SaslError, match=INVALID):
+        server.evaluate(b"\0alice\0secret")
+    assert not server.complete
 
 
 def test_unknown_users_and_wrong_passwords_are_the_same_work(
