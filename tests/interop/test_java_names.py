@@ -1,4 +1,4 @@
-"""Java 17 and Apache's SslPrincipalMapper are asked what we are asked: names of certificates, rules, stores.
+"""Java 17 and Apache's SslPrincipalMapper and KerberosShortNamer are asked what we are asked: names, rules, stores.
 
 Names and rules are those of the unit tests and random ones. What we refuse Java may take (some of its regular
 expressions have no equal here); what both take must come out the same, and what Java refuses we must refuse.
@@ -17,11 +17,14 @@ import pytest
 from tests.interop.apache import fetch_jars
 from tests.support.der_writer import attribute, name
 from tests.support.tls_stores import PASSWORD, Stores, run_keytool
+from tests.unit.security.sasl.test_kerberos import CASES as KERBEROS
 from tests.unit.security.tls.test_mapping import CASES as RULES
 from tests.unit.security.tls.test_mapping import REFUSED_BY_ALL
 from tests.unit.security.tls.test_names import CASES as NAMES
 
 from ottla.config.errors import ConfigError
+from ottla.security.sasl import kerberos
+from ottla.security.sasl.kerberos import KerberosShortNamer, parse_kerberos_name
 from ottla.security.tls.der import DerError
 from ottla.security.tls.mapping import NoMatchingRule, SslPrincipalMapper
 from ottla.security.tls.names import name_of
@@ -159,6 +162,66 @@ def test_random_rules(java: Java) -> None:
         rules = f"RULE:{pattern}/{chance.choice(ends)}/{chance.choice(['', 'L', 'U'])}"
         named = "".join(chance.choices("aab.c", k=chance.randrange(5)))
         mine, theirs = ours(rules, named), java.ask("rules", rules, named)
+        if mine == "refused":
+            continue
+        taken += 1
+        assert mine == theirs, (rules, named)
+    assert taken > 1000
+
+
+# ---- Kerberos -----------------------------------------------------------------------------------------------
+
+
+def short(rules: list[str], named: str) -> str:
+    try:
+        namer = KerberosShortNamer("REALM.COM", rules)
+    except ConfigError:
+        return "refused"
+    try:
+        return shown(namer.short_name(parse_kerberos_name(named)))
+    except kerberos.NoMatchingRule:
+        return "none"
+    except ValueError:
+        return "failed"
+
+
+@pytest.mark.smoke
+def test_kerberos_rules(java: Java) -> None:
+    for named, rules, _ in KERBEROS:
+        assert java.ask("kerberos", "\n".join(rules), named) == short(rules, named), (rules, named)
+    for named in ("alice", "a/b", "a@b@c", "a/b/c@R", "a@R/b", "/@", "@", "", "a@", "@R"):
+        assert java.ask("kerberos", "DEFAULT", named) == short(["DEFAULT"], named), named
+
+
+@pytest.mark.smoke
+def test_random_kerberos_rules(java: Java) -> None:
+    chance = random.Random(SEED)
+    atoms = [atom for atom in ATOMS.split() if not set(atom) & set("()/")]
+    marks = ["", "", "", "*", "+", "?", "{1,2}", "*?"]
+    ends = ["", "x", "$0", "\\$", "$0$0", "a$", "-"]
+    formats = ["$1", "$0", "$1$0", "$2", "x$1y", "$1;$2", "$", "$3", "", "$01"]
+    taken = 0
+
+    def pattern() -> str:
+        return "".join(chance.choice(atoms) + chance.choice(marks) for _ in range(chance.randrange(1, 4)))
+
+    for _ in range(3000):
+        rules = []
+        for _ in range(chance.randrange(1, 3)):
+            match = f"({pattern()})" if chance.random() < 0.5 else ""
+            change = (
+                f"s/{pattern()}/{chance.choice(ends)}/{chance.choice(['', 'g'])}"
+                if chance.random() < 0.5
+                else ""
+            )
+            case = chance.choice(["", "", "/L", "/U", "L", "/"])
+            rules.append(f"RULE:[{chance.choice('112')}:{chance.choice(formats)}]{match}{change}{case}")
+        if chance.random() < 0.3:
+            rules.append("DEFAULT")
+        words = ["".join(chance.choices("aAb.c", k=chance.randrange(4))) for _ in range(2)]
+        realm = chance.choice(["REALM.COM", "OTHER", "a"])
+        named = f"{words[0]}@{realm}" if chance.random() < 0.5 else f"{words[0]}/{words[1]}@{realm}"
+        mine, theirs = short(rules, named), java.ask("kerberos", "\n".join(rules), named)
         if mine == "refused":
             continue
         taken += 1

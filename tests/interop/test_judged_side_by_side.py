@@ -21,6 +21,7 @@ import pytest
 from tests.interop.apache import read_properties
 from tests.interop.process import HOST
 from tests.interop.scripts import rights
+from tests.interop.scripts.bad_rules import bad_rules, too_many_rules
 from tests.interop.scripts.compare import compare, only_served
 from tests.interop.scripts.judged import (
     API_KEYS,
@@ -198,7 +199,7 @@ def test_a_cut_of_the_answers_is_the_same(together: Pair) -> None:
     together.check(_newest)
 
 
-@pytest.mark.parametrize("script", [without_answers, sessions, patterns, tokens])
+@pytest.mark.parametrize("script", [without_answers, sessions, patterns, tokens, bad_rules, too_many_rules])
 def test_stories_are_the_same(together: Pair, script: Callable[[JudgedScript], None]) -> None:
     together.check(script)
 

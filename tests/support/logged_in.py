@@ -23,9 +23,13 @@ class LoggedIn:
     def __init__(self, address: str | tuple[str, int], user: str, password: str) -> None:
         host, port = address.rsplit(":", 1) if isinstance(address, str) else address
         self._socket = socket.create_connection((host, int(port)), timeout=30)
+        assert self.log_in(user, password) == 0
+
+    def log_in(self, user: str, password: str) -> int:
+        """The error code of the answer."""
         assert self.ask(SaslHandshakeRequest(mechanism="PLAIN"), 1).error_code == 0
         token = f"\0{user}\0{password}".encode()
-        assert self.ask(SaslAuthenticateRequest(auth_bytes=token), 2).error_code == 0
+        return int(self.ask(SaslAuthenticateRequest(auth_bytes=token), 2).error_code)
 
     def ask(self, request: Any, version: int) -> Any:
         self._socket.sendall(encode_request(request, version, 7, "test"))

@@ -6,15 +6,18 @@ import java.nio.charset.StandardCharsets;
 import java.security.KeyStore;
 import java.security.cert.X509Certificate;
 import java.util.HexFormat;
+import java.util.List;
 import java.util.TreeSet;
 import javax.net.ssl.KeyManagerFactory;
 import javax.net.ssl.TrustManagerFactory;
 import javax.net.ssl.X509KeyManager;
 import javax.net.ssl.X509TrustManager;
 import javax.security.auth.x500.X500Principal;
+import org.apache.kafka.common.security.kerberos.KerberosName;
+import org.apache.kafka.common.security.kerberos.KerberosShortNamer;
 import org.apache.kafka.common.security.ssl.SslPrincipalMapper;
 
-/** Asked about names, mapping rules and stores: one question a line, its words in hexadecimal. */
+/** Asked about names, mapping rules, Kerberos' and stores: one question a line, its words in hexadecimal. */
 public class Names {
     private static final HexFormat HEX = HexFormat.of();
 
@@ -26,6 +29,7 @@ public class Names {
             switch (words[0]) {
                 case "name" -> out.println(name(HEX.parseHex(words[1])));
                 case "rules" -> out.println(mapped(text(words[1]), text(words[2])));
+                case "kerberos" -> out.println(kerberos(text(words[1]), text(words[2])));
                 case "key" -> out.println(key(text(words[1]), text(words[2]), text(words[3]), text(words[4])));
                 case "trust" -> out.println(trust(text(words[1]), text(words[2]), text(words[3])));
                 default -> throw new IllegalArgumentException(line);
@@ -61,6 +65,25 @@ public class Names {
         } catch (SslPrincipalMapper.NoMatchingRule e) {
             return "none";
         } catch (Exception | StackOverflowError e) {
+            return "failed";
+        }
+    }
+
+    /** Rules one to a line; the default realm is REALM.COM. */
+    private static String kerberos(String rules, String name) {
+        KerberosShortNamer namer;
+        try {
+            namer = KerberosShortNamer.fromUnparsedRules("REALM.COM", List.of(rules.split("\n", -1)));
+        } catch (RuntimeException e) {
+            return "refused";
+        }
+        try {
+            return shown(namer.shortName(KerberosName.parse(name)));
+        } catch (IllegalArgumentException | IndexOutOfBoundsException e) {
+            return "failed";
+        } catch (java.io.IOException e) {
+            return "none";
+        } catch (StackOverflowError e) {
             return "failed";
         }
     }

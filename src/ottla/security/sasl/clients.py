@@ -65,14 +65,15 @@ def sasl_exchanges(
     except ConfigError as error:
         raise ConfigError(f"{jaas_key}: {error}", jaas_key) from None
     if (own := own_class(LOGIN_KEY, get(LOGIN_KEY), _LOGINS)) is not None:
-        return _deferred(mechanism, LOGIN_KEY, own(get, {} if entry is None else entry.options))
+        options = {} if entry is None else entry.options
+        return _deferred(mechanism, LOGIN_KEY, made(LOGIN_KEY, own, get, options))
     if mechanism == OAUTHBEARER:
         return _deferred(mechanism, "the login", _oauth(entry, get, environ))
     _refuse_handler(LOGIN_HANDLER_KEY, get(LOGIN_HANDLER_KEY), _LOGIN_HANDLERS, mechanism)
     if mechanism == GSSAPI:
         return _deferred(mechanism, "the login", _kerberos(entry, get))
     if (handler := own_class(CLIENT_HANDLER_KEY, get(CLIENT_HANDLER_KEY), _CLIENT_HANDLERS)) is not None:
-        own = handler() if isinstance(handler, type) else handler
+        own = made(CLIENT_HANDLER_KEY, handler) if isinstance(handler, type) else handler
         return _deferred(mechanism, CLIENT_HANDLER_KEY, lambda host: _by_password(mechanism, *own()))
     if entry is None and login is None:
         raise ConfigError(f"{jaas_key} is not set: it says who this is to the other side", jaas_key)
@@ -100,6 +101,19 @@ def own_class(key: str, named: Any, known: tuple[str, ...]) -> Any:
         return find_class(named)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{key}: {named} cannot be imported: {error}", key) from None
+    except Exception as error:
+        raise ConfigError(f"{key}: {named} cannot be imported: {type(error).__name__}", key) from error
+
+
+def made(key: str, own: Any, *arguments: Any) -> Any:
+    """What an operator's own class or function makes. ConfigError, without its words, which may be about a secret."""
+    try:
+        return own(*arguments)
+    except ConfigError:
+        raise
+    except Exception as error:
+        name = getattr(own, "__qualname__", type(own).__name__)
+        raise ConfigError(f"{key}: {name} failed: {type(error).__name__}", key) from error
 
 
 def _refuse_handler(key: str, named: Any, known: tuple[str, ...], mechanism: str) -> None:

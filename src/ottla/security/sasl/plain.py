@@ -14,7 +14,7 @@ from ottla.config.errors import ConfigError
 from ottla.security.sasl.jaas import JaasEntry, check_mechanism, username_and_password, utf8
 from ottla.security.sasl.mechanisms import PLAIN, SaslError
 
-# (name, password) -> whether they belong together. It compares in constant time.
+# (name, password) -> True if they belong together, and whatever else if not. It compares in constant time.
 PlainCredentials = Callable[[str, str], bool]
 
 # A name, twice, and a password; tokens that are passed as passwords are the longest.
@@ -50,7 +50,7 @@ class PlainSaslServer:
             known = self._credentials(username, password)
         except Exception as error:
             raise _failed("credentials for user could not be verified", type(error).__name__) from error
-        if not known:
+        if known is not True:  # a coroutine of an operator's own code would be a yes to everybody
             raise _failed("Invalid username or password", f"wrong password or unknown user {username!r}")
         # Only now: whoever does not know the password learns nothing about names.
         if authzid and authzid != username:

@@ -25,7 +25,7 @@ from ottla.model.clock import Clock
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.security.channels import WITH_SASL, WITH_TLS, ChannelSecurity, NodeChannels
 from ottla.security.principal import USER, KafkaPrincipal
-from ottla.security.sasl.clients import own_class, sasl_exchanges
+from ottla.security.sasl.clients import made, own_class, sasl_exchanges
 from ottla.security.sasl.jaas import JaasEntry, check_mechanism, parse_jaas
 from ottla.security.sasl.mechanisms import GSSAPI, MECHANISMS, OAUTHBEARER, PLAIN, SaslError, SaslServer
 from ottla.security.sasl.oauthbearer import TokenValidator
@@ -265,7 +265,7 @@ class ListenerSasl:
         own = own_class(
             HANDLER_KEY, mechanism_getter(self._config, self._listener, mechanism)(HANDLER_KEY), _HANDLERS
         )
-        own = own() if isinstance(own, type) else own
+        own = made(HANDLER_KEY, own) if isinstance(own, type) else own
         if mechanism == PLAIN:
             if own is not None:
                 return partial(PlainSaslServer, own, is_slow=True)
@@ -288,9 +288,8 @@ class ListenerSasl:
             return partial(OAuthBearerSaslServer, checked_validator(own))
         get = mechanism_getter(self._config, self._listener, OAUTHBEARER)
         if (named := own_class(VALIDATOR_KEY, get(VALIDATOR_KEY), _VALIDATORS)) is not None:
-            return partial(
-                OAuthBearerSaslServer, checked_validator(named() if isinstance(named, type) else named)
-            )
+            own = made(VALIDATOR_KEY, named) if isinstance(named, type) else named
+            return partial(OAuthBearerSaslServer, checked_validator(own))
         keys = jwks_of(get, {} if entry is None else entry.options, os.environ)
         validator = validator_of(get, keys, self._clock.now_ms)
         self._closes.append(keys.close)

@@ -72,6 +72,28 @@ def test_code_of_ones_own_that_fails_is_a_login_that_fails(named: object) -> Non
     assert "geheim" not in str(refused.value)
 
 
+class _Failing:
+    def __init__(self, *given: object) -> None:
+        raise RuntimeError("geheim")
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "key"),
+    [
+        ("PLAIN", "sasl_login_class"),
+        ("PLAIN", "sasl_client_callback_handler_class"),
+        ("OAUTHBEARER", "sasl_login_callback_handler_class"),
+        ("OAUTHBEARER", "sasl_oauthbearer_jwt_retriever_class"),
+    ],
+)
+@pytest.mark.parametrize("named", [_Failing, f"{__name__}._Failing", "tests.support.failing.X"])
+def test_code_of_ones_own_that_cannot_be_had_is_one_line(mechanism: str, key: str, named: object) -> None:
+    with pytest.raises(ConfigError, match="RuntimeError") as refused:
+        exchanges(mechanism, **{key: named})
+    assert "geheim" not in str(refused.value)
+    assert str(refused.value).startswith(key.replace("_", "."))
+
+
 def test_a_login_of_ones_own() -> None:
     made = exchanges("PLAIN", PLAIN_JAAS, sasl_login_class=f"{__name__}.login", client_id="me")
     assert made("there").evaluate(None) == b"\0me-there\0geheim"

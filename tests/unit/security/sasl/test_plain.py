@@ -1,5 +1,7 @@
 """PLAIN: who may log in, what everybody else is told, and that nothing else comes out."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +9,7 @@ from tests.unit.security.sasl.support import exchange
 
 from ottla.config.errors import ConfigError
 from ottla.model.errors import ErrorCode
+from ottla.security.sasl import plain
 from ottla.security.sasl.jaas import parse_jaas
 from ottla.security.sasl.mechanisms import MAX_REASON_LENGTH, SaslClient, SaslError, SaslServer
 from ottla.security.sasl.plain import MAX_RESPONSE_BYTES, JaasUsers, PlainSaslClient, PlainSaslServer
@@ -77,6 +80,37 @@ def test_who_may_not(users: JaasUsers, response: bytes, message: str) -> None:
         server.evaluate(b"\0alice\0secret")
     assert not server.complete
     assert server.authorization_id == ""
+
+
+async def _later(username: str, password: str) -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    "answer", [_later, lambda *_: 1, lambda *_: "no", lambda *_: object(), lambda *_: None]
+)
+@pytest.mark.filterwarnings("ignore:coroutine")
+def test_what_is_no_yes_is_a_no(answer: Any) -> None:
+    """A callback of an operator's own that has to be awaited would let everybody in."""
+    server = PlainSaslServer(answer, is_slow=True)
+    with pytest.raises(SaslError, match=INVALID):
+        server.evaluate(b"\0alice\0secret")
+    assert not server.complete
+
+
+def test_unknown_users_and_wrong_passwords_are_the_same_work(
+    users: JaasUsers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[tuple[int, int]] = []
+
+    def counted(one: bytes, other: bytes) -> bool:
+        compared.append((len(one), len(other)))
+        return one == other
+
+    monkeypatch.setattr(plain.hmac, "compare_digest", counted)
+    for username, password in (("alice", "x"), ("alice", "x" * 5_000), ("ghost", "secret"), ("", "secret")):
+        assert not users(username, password)
+    assert compared == [(32, 32)] * 4
 
 
 def test_an_exchange_is_over_when_it_is_over(users: JaasUsers) -> None:

@@ -6,6 +6,7 @@ import hmac
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -151,6 +152,39 @@ def test_who_may_not_fails_at_the_proof_with_the_same_words(
     assert "secret" not in raised.value.reason
     assert not one.complete
     assert (one.authorization_id, one.token_authenticated, one.expires_at_ms) == ("", False, None)
+
+
+@pytest.mark.parametrize("token_auth", [False, True])
+def test_unknown_users_and_wrong_passwords_are_the_same_work(
+    monkeypatch: pytest.MonkeyPatch, token_auth: bool
+) -> None:
+    """What takes the same time is counted, not measured: every hash and every comparison."""
+
+    def work(name: str) -> list[str]:
+        done: list[str] = []
+
+        def counted(what: str, call: Callable[..., Any]) -> Callable[..., Any]:
+            def made(*arguments: Any) -> Any:
+                done.append(what)
+                return call(*arguments)
+
+            return made
+
+        one, client = server(), ScramSaslClient(SHA_256, name, "wrong", token_auth=token_auth)
+        with monkeypatch.context() as patched:
+            for what in ("digest", "compare_digest"):
+                patched.setattr(scram.hmac, what, counted(what, getattr(hmac, what)))
+            patched.setattr(scram.hashlib, "new", counted("new", hashlib.new))
+            first = one.evaluate(client.evaluate(None) or b"")
+            final = client.evaluate(first) or b""
+            with pytest.raises(SaslError):
+                one.evaluate(final)
+        assert "compare_digest" in done
+        return done
+
+    known = "id" if token_auth else "alice"
+    assert work(known) == work("ghost")
+    assert work(known) == work("weak")
 
 
 def test_no_proof_is_an_unknown_users(monkeypatch: pytest.MonkeyPatch) -> None:

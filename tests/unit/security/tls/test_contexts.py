@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.certificates import Authority
 from tests.support.der_writer import attribute, certificate, name, tlv
 from tests.support.tls_stores import KEY_PASSWORD, PASSWORD, Stores
 
@@ -124,6 +125,28 @@ def test_servers_that_a_client_does_not_take(stores: Stores) -> None:
     assert shaken(node, settings(**trusting(stores, "node")), "localhost")[2] is None
     # Without a store the system's authorities decide.
     assert "verify failed" in (shaken(node, settings(), "localhost")[2] or "")
+
+
+def test_certificates_that_have_expired(tmp_path: Path) -> None:
+    """On whichever side: a server's is refused by clients and other nodes, a client's where one is required."""
+    authority = Authority(tmp_path)
+
+    def store(days: int) -> TlsSettings:
+        identity = authority.issue(days=days)
+        path = tmp_path / f"{days}.pem"
+        path.write_bytes(identity.key.read_bytes() + identity.certificate.read_bytes())
+        return settings(
+            keystore_type="PEM",
+            keystore_location=str(path),
+            truststore_type="PEM",
+            truststore_location=str(authority.certificate),
+            client_auth="required",
+        )
+
+    good, late = store(2), store(-1)
+    assert shaken(good, good, "localhost")[2] is None
+    assert "certificate has expired" in (shaken(late, good, "localhost")[2] or "")
+    assert "expired" in (shaken(good, late, "localhost")[2] or "")
 
 
 @pytest.mark.parametrize(

@@ -238,6 +238,31 @@ def test_tokens_by_code_of_ones_own(key: str) -> None:
         lax.server("OAUTHBEARER").evaluate(b"n,,\x01auth=Bearer good\x01\x01")
 
 
+class Failing:
+    """Somebody's own code, whose words are about a secret."""
+
+    def __init__(self, *given: object) -> None:
+        raise RuntimeError("geheim")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"sasl_enabled_mechanisms": "PLAIN", f"listener.name.in.plain.{HANDLER}": f"{__name__}.Failing"},
+        {**OAUTH, f"listener.name.in.oauthbearer.{HANDLER}": f"{__name__}.Failing"},
+        {**OAUTH, "sasl.oauthbearer.jwt.validator.class": f"{__name__}:Failing"},
+        {"sasl_enabled_mechanisms": "PLAIN", f"listener.name.in.plain.{HANDLER}": "tests.support.failing.X"},
+    ],
+)
+def test_code_of_ones_own_that_fails_keeps_the_node_from_starting_in_one_line(
+    settings: dict[str, object],
+) -> None:
+    with pytest.raises(ConfigError, match="RuntimeError") as refused:
+        sasl(config("SASL_PLAINTEXT", **settings))
+    assert "geheim" not in str(refused.value)
+    assert ".class" in str(refused.value)
+
+
 KAFKAS_OAUTH = "org.apache.kafka.common.security.oauthbearer"
 
 

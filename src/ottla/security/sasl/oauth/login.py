@@ -171,7 +171,13 @@ def _own(key: str, named: Any) -> Retriever:
             named = find_class(named)
         except (ImportError, AttributeError, ValueError) as error:
             raise ConfigError(f"{key}: {named} cannot be imported: {error}", key) from None
-    found: Any = named() if isinstance(named, type) else named
+        except Exception as error:
+            raise ConfigError(f"{key}: {named} cannot be imported: {type(error).__name__}", key) from error
+    try:
+        found: Any = named() if isinstance(named, type) else named
+    except Exception as error:
+        # Its words may be about anything that somebody else's code knows.
+        raise ConfigError(f"{key}: {named.__qualname__} failed: {type(error).__name__}", key) from error
     if not callable(found):
         raise ConfigError(f"{key}: it is nothing that could be called for a token", key)
     own: Retriever = found
