@@ -20,13 +20,15 @@ import pytest
 from tests.interop.ottla_node import OttlaNode
 from tests.interop.process import REPO, free_ports
 from tests.spark.test_session import TOOLS
+from tests.support.secure_node import SecureNode
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(3600)]
 
 COMMAND_TIMEOUT_S = 600
 # The extras of each line, as the documentation has them.
-BARE, SPARK, LAKE, CONNECT = "", "spark,jre", "spark,jre,lake", "spark,jre,spark-connect"
-LINES = {BARE, SPARK, LAKE, CONNECT}
+BARE, SECURITY = "", "security"
+SPARK, LAKE, CONNECT = "spark,jre", "spark,jre,lake", "spark,jre,spark-connect"
+LINES = {BARE, SECURITY, SPARK, LAKE, CONNECT}
 ROWS = "300"
 
 
@@ -142,6 +144,50 @@ def test_alone(installed: Installed) -> None:
     assert "kernel" in installed.ottla("--version")
     with pytest.raises(AssertionError, match="pip install"):
         installed.ottla("pipeline", "run", "ottla.examples.clickstream")
+    with pytest.raises(AssertionError, match="pip install"):
+        installed.ottla("serve", "--secure", "--data-dir", "secure")
+
+
+class SecureInstalled(SecureNode):
+    def __init__(self, one: Installed) -> None:
+        super().__init__(one.place / "secure")
+        self._installed = one
+
+    def command(self) -> list[str]:
+        _, *words = super().command()
+        return [str(self._installed.bin / "ottla"), *words]
+
+    def environment(self) -> dict[str, str]:
+        return self._installed.environment({"PYTHONUNBUFFERED": "1"})
+
+
+@by(SECURITY)
+def test_a_secure_node(installed: Installed) -> None:
+    with SecureInstalled(installed) as node:
+        admin = {"OTTLA_BOOTSTRAP_SERVER": node.address, "OTTLA_CONFIG": str(node.client_properties)}
+        installed.ottla("topic", "create", "orders", **admin)
+        installed.ottla("user", "add", "alice", "--password-stdin", stdin="alice-secret\n", **admin)
+        installed.ottla("acl", "add", "--producer", "--user", "alice", "--topic", "orders", **admin)
+        installed.ottla("quota", "set", "--user", "alice", "producer_byte_rate=1048576", **admin)
+        told = installed.ottla(
+            "user", "settings", "alice", "--for", "java", "--password-stdin", stdin="alice-secret\n", **admin
+        )
+        alice = installed.place / "alice.properties"
+        alice.write_text(told)
+        installed.ottla("produce", "-t", "orders", stdin="hello\n", **{**admin, "OTTLA_CONFIG": str(alice)})
+        assert installed.ottla("consume", "-t", "orders", "-e", "-q", **admin).splitlines() == ["hello"]
+        with pytest.raises(AssertionError, match="TOPIC_AUTHORIZATION_FAILED"):
+            installed.ottla("consume", "-t", "orders", "-e", "-q", **{**admin, "OTTLA_CONFIG": str(alice)})
+
+
+@by(SECURITY)
+def test_encrypted_values(installed: Installed) -> None:
+    installed.ottla("keyring", "add", "keys.json")
+    key = ("-X", "encryption.key=keys.json")
+    installed.ottla("produce", "-t", "secrets", *key, stdin="hello\n")
+    assert installed.ottla("consume", "-t", "secrets", *key, "-e", "-q").splitlines() == ["hello"]
+    with pytest.raises(AssertionError, match="is encrypted"):
+        installed.ottla("consume", "-t", "secrets", "-e", "-q")
 
 
 COPY = """
