@@ -32,6 +32,7 @@ from tests.interop.scripts.judged import (
     patterns,
     prepare,
     sessions,
+    tokens,
     without_answers,
 )
 from tests.interop.scripts.script import Ranges, api_ranges
@@ -49,6 +50,9 @@ HOUR_MS = 3_600_000
 SETTINGS: dict[str, object] = {
     "group.coordinator.rebalance.protocols": "classic,consumer,streams",
     "log.retention.ms": -1,
+    "delegation.token.secret.key": "known to all nodes",
+    # What a group is given must not depend on how soon its members speak again.
+    "group.streams.initial.rebalance.delay.ms": 0,
     # Members and connections stay for as long as the questions take.
     "connections.max.idle.ms": HOUR_MS,
     **{f"group.{kind}.{most}session.timeout.ms": HOUR_MS for kind in rights.KINDS for most in ("", "max.")},
@@ -195,7 +199,10 @@ def test_a_cut_of_the_answers_is_the_same(together: Pair) -> None:
     together.check(_newest)
 
 
-@pytest.mark.parametrize("script", [without_answers, sessions, patterns, bad_rules, too_many_rules])
+STORIES = [without_answers, sessions, patterns, tokens, bad_rules, too_many_rules]
+
+
+@pytest.mark.parametrize("script", STORIES)
 def test_stories_are_the_same(together: Pair, script: Callable[[JudgedScript], None]) -> None:
     together.check(script)
 

@@ -215,9 +215,10 @@ class World:
         return reply if isinstance(reply, Deferred) else as_bytes(cast("Reply", reply))
 
     def handle(self, frame: bytes, version: int, by: Any = None) -> Any:
-        return handler.fetch(
-            self.services, by or self.connection, memoryview(frame), version, 5, 4, len(frame)
-        )
+        view, connection = memoryview(frame), by or self.connection
+        if self.services.quotas.enabled:  # as the Dispatcher does
+            self.services.quotas.client_of(connection, view, 4, len(frame))
+        return handler.fetch(self.services, connection, view, version, 5, 4, len(frame))
 
 
 def as_bytes(reply: Reply | None) -> bytes:

@@ -635,7 +635,9 @@ MAX_KEPT_NAME_LENGTH: Final = 249
 class Decisions:
     """What an authorizer says of one principal at one host, kept until rules change. Owned by a connection."""
 
-    __slots__ = ("_kept", "_told", "_version", "audit", "authorizer", "host", "principal")
+    __slots__ = (
+        "_kept", "_told", "audit", "authorizer", "host", "principal", "readable", "version", "writable",
+    )  # fmt: skip
 
     def __init__(
         self, authorizer: Authorizer, principal: KafkaPrincipal, host: str, audit: "AuditLog | None" = None
@@ -645,21 +647,45 @@ class Decisions:
         self.host = host
         # Told of every denial, of which it counts the repeated ones.
         self.audit = audit
-        self._version = authorizer.version
+        # Of the authorizer, when decisions were made: while it has this one they hold.
+        self.version = authorizer.version
         self._kept: dict[tuple[AclOperation, ResourceType, str], bool] = {}
         self._told: set[tuple[AclOperation, ResourceType, str]] = set()
+        # Topics that may be written to and read, by names or ids as requests have them: for as many steps as can be
+        # spared, whoever asks all day looks here first, with the version.
+        self.writable: set[str | bytes] = set()
+        self.readable: set[str | bytes] = set()
 
     def allows(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
-        if self._version != self.authorizer.version:
-            self._version = self.authorizer.version
-            self._kept.clear()
-            self._told.clear()
+        if self.version != self.authorizer.version:
+            self._begin_anew()
         key = (operation, resource_type, name)
         allowed = self._kept.get(key)
         if allowed is None:
             allowed = self.authorizer.authorize(self.principal, self.host, operation, resource_type, name)
             if len(self._kept) < MAX_KEPT_DECISIONS and len(name) <= MAX_KEPT_NAME_LENGTH:
                 self._kept[key] = allowed
+        return allowed
+
+    def _begin_anew(self) -> None:
+        self.version = self.authorizer.version
+        self._kept.clear()
+        self._told.clear()
+        self.writable.clear()
+        self.readable.clear()
+
+    def allows_to_write(self, topic: str | bytes, name: str) -> bool:
+        """To the topic of this name, that a request calls `topic`; the id of a topic is never that of another."""
+        allowed = self.allows(AclOperation.WRITE, ResourceType.TOPIC, name)
+        if allowed and len(self.writable) < MAX_KEPT_DECISIONS and len(topic) <= MAX_KEPT_NAME_LENGTH:
+            self.writable.add(topic)
+        return allowed
+
+    def allows_to_read(self, topic: str | bytes, name: str) -> bool:
+        """From the topic of this name, that a request calls `topic`."""
+        allowed = self.allows(AclOperation.READ, ResourceType.TOPIC, name)
+        if allowed and len(self.readable) < MAX_KEPT_DECISIONS and len(topic) <= MAX_KEPT_NAME_LENGTH:
+            self.readable.add(topic)
         return allowed
 
     def is_news(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:

@@ -1,8 +1,9 @@
 """Client quotas: how much users, client ids and addresses may use, and how long they wait if it was more.
 
-Purpose: Kafka's quota arithmetic. Bytes and request time are a Rate over sampled windows (KIP-13, KIP-124), changes of
-topics a TokenBucket (KIP-599), new connections a Rate for the broker, for a listener and for an address (KIP-612).
-Which quota holds for whom is said by a QuotaTable, or by a ClientQuotaCallback of the operator's (KIP-257).
+Purpose: Kafka's quota arithmetic. Bytes and request time are a Rate over sampled windows (KIP-13, KIP-124), with a Pace
+of our own for bytes, changes of topics a TokenBucket (KIP-599), new connections a Rate for the broker, for a listener
+and for an address (KIP-612). Which quota holds for whom is said by a QuotaTable, or by a ClientQuotaCallback of the
+operator's (KIP-257).
 
 Rules: no clock, no I/O; `now_ms` is a parameter, of any clock that does not go back. Recording is a few operations on
 floats, and nothing at all while no quota is set. What is remembered of clients is bounded, and forgotten when they have
@@ -48,6 +49,8 @@ MAX_CLIENT_ID_LENGTH: Final = 256
 PERCENT_PER_NS: Final = 100.0 / 1e9
 # Looked at when another one comes: whoever has been away is found in turn.
 _EXAMINED: Final = 8
+# Less than 1 by more than floats are rounded by: what is within the limit so is so by any order of additions.
+_CERTAINLY: Final = 1.0 - 1e-12
 # No limit at all, as `max.connection.creation.rate` says it.
 UNLIMITED_RATE: Final = 2**31 - 1
 
@@ -86,16 +89,17 @@ class Rate:
 
     __slots__ = (
         "_before",
-        "_expires_ms",
         "_expiry_ms",
         "_full_ms",
         "_oldest_ms",
         "_samples",
         "_start_ms",
-        "_value",
         "_window_end_ms",
         "_window_ms",
+        "ample",
         "last_ms",
+        "until_ms",
+        "value",
     )
 
     def __init__(self, windows: QuotaWindows, now_ms: float) -> None:
@@ -112,21 +116,25 @@ class Rate:
     def _begin(self, now_ms: float) -> None:
         self._start_ms = now_ms
         self._window_end_ms = now_ms + self._window_ms
-        self._value = 0.0
+        # What this sample adds up to.
+        self.value = 0.0
         # When something happened last.
         self.last_ms = now_ms
 
     def record(self, amount: float, now_ms: float) -> None:
         """So much has happened; less than nothing takes back what was recorded."""
+        if now_ms >= self.until_ms:
+            self._move_on(now_ms)
+        self.value += amount
+        self.last_ms = now_ms
+
+    def _move_on(self, now_ms: float) -> None:
+        """The sample is over, or another one counts no more."""
         if now_ms >= self._window_end_ms:
             if self._window_end_ms != -inf:
-                self._samples.append((self._start_ms, self.last_ms, self._value))
+                self._samples.append((self._start_ms, self.last_ms, self.value))
             self._begin(now_ms)
-            self._forget(now_ms)
-        elif now_ms >= self._expires_ms:
-            self._forget(now_ms)
-        self._value += amount
-        self.last_ms = now_ms
+        self._forget(now_ms)
 
     def _forget(self, now_ms: float) -> None:
         """Drops samples that are too old; adds up the others anew, so that no rounding error stays."""
@@ -135,7 +143,11 @@ class Rate:
             samples.popleft()
         self._before = sum(value for _, _, value in samples)
         self._oldest_ms = samples[0][0] if samples else self._start_ms
-        self._expires_ms = samples[0][1] + self._expiry_ms if samples else inf
+        expires_ms = samples[0][1] + self._expiry_ms if samples else inf
+        # Until when events belong to this sample, and the others stay.
+        self.until_ms = min(self._window_end_ms, expires_ms)
+        # What this sample may add up to so that the rate is certainly within the limit; see record_and_throttle_ms.
+        self.ample = -inf
 
     def window_size_ms(self, now_ms: float) -> float:
         """Over which time the rate is measured; right after an event was recorded."""
@@ -146,33 +158,34 @@ class Rate:
 
     def measure(self, now_ms: float) -> float:
         """How much a second; right after an event was recorded."""
-        return (self._before + self._value) / (self.window_size_ms(now_ms) / 1000.0)
+        return (self._before + self.value) / (self.window_size_ms(now_ms) / 1000.0)
 
     def throttle_ms(self, limit: float, now_ms: float) -> int:
         """How long nothing more may happen for the rate to be no more than the limit (QuotaUtils.throttleTime)."""
         window_ms = self.window_size_ms(now_ms)
-        rate = (self._before + self._value) / (window_ms / 1000.0)
+        rate = (self._before + self.value) / (window_ms / 1000.0)
         if rate <= limit:
             return 0
         return rounded_ms((rate - limit) / limit * window_ms) if limit > 0.0 else MAX_THROTTLE_MS
 
     def record_and_throttle_ms(self, amount: float, limit: float, now_ms: float) -> int:
-        """Both in one, for what happens with every request."""
-        if now_ms >= self._window_end_ms or now_ms >= self._expires_ms:
-            self.record(amount, now_ms)
-            return self.throttle_ms(limit, now_ms)
-        self._value = value = self._value + amount
+        """Both in one.
+
+        What happens with every request does not have to come here: as long as it is before `until_ms`, and `value` with
+        it no more than `ample`, adding it to `value` and noting the time in `last_ms` does the same, and there is
+        nothing to wait for.
+        """
+        if now_ms >= self.until_ms:
+            self._move_on(now_ms)
+        self.value += amount
         self.last_ms = now_ms
-        elapsed_ms = now_ms - self._oldest_ms
-        if elapsed_ms < self._full_ms:
-            elapsed_ms = self._full_ms + elapsed_ms % self._window_ms
-        if elapsed_ms > 1.0 and (self._before + value) * 1000.0 <= limit * elapsed_ms:
-            return 0
-        return self.throttle_ms(limit, now_ms)
+        # The time counts for no less than all windows but one.
+        self.ample = limit * (self._full_ms / 1000.0) * _CERTAINLY - self._before
+        return 0 if self.value <= self.ample else self.throttle_ms(limit, now_ms)
 
     def has_only(self, amount: float) -> bool:
         """Has nothing else happened lately?"""
-        return self._before + self._value <= amount
+        return self._before + self.value <= amount
 
 
 class TokenBucket:
@@ -204,6 +217,45 @@ class TokenBucket:
         """How long that takes from now on."""
         self.measure(limit, now_ms)
         return rounded_ms(self.debt_ms(limit))
+
+
+class Pace:
+    """Whoever was over its limit gets evenly what it may have, until what it used then counts no more.
+
+    What was used at once counts no more at once, eleven seconds later, and in Kafka as much may be used at once again:
+    over half a minute, a client that does what it may is a quarter below its limit or a fifth above, by chance. Here it
+    may use what comes in, and what has come in during one window. Nobody has to wait for this who is not over.
+    """
+
+    __slots__ = ("_expiry_ms", "_paid_ms", "_window_ms", "until_ms")
+
+    def __init__(self, windows: QuotaWindows) -> None:
+        self._window_ms = windows.window_ms
+        self._expiry_ms = windows.expiry_ms
+        # Until when the pace is kept.
+        self.until_ms = -inf
+        # Until when the limit has room for what was used; what is more than all windows hold is forgotten.
+        self._paid_ms = -inf
+
+    def is_over(self, throttle_ms: int, now_ms: float, *, is_used: bool) -> None:
+        """By the rate there is so long to wait, for what is used or would be: the pace is kept from then on."""
+        wait_ms = min(throttle_ms, self._expiry_ms)
+        if now_ms >= self.until_ms:
+            self._paid_ms = now_ms + wait_ms if is_used else now_ms
+        self.until_ms = now_ms + wait_ms + self._expiry_ms
+
+    def record(self, amount: float, limit: float, now_ms: float) -> None:
+        """So much is used."""
+        paid_ms = max(self._paid_ms, now_ms - self._window_ms) + amount / limit * 1000.0
+        self._paid_ms = min(paid_ms, now_ms + self._expiry_ms)
+
+    def throttle_ms(self, now_ms: float) -> int:
+        """How long nothing more may be used; right after something was, or while the pace is kept."""
+        wait_ms = self._paid_ms - now_ms
+        return max(rounded_ms(wait_ms), 1) if wait_ms > 0.0 else 0
+
+    def end(self) -> None:
+        self.until_ms = -inf
 
 
 def rounded_ms(value: float) -> int:
@@ -251,9 +303,11 @@ class QuotaTable:
     A client that names itself by nothing falls under the default of all client ids; in Kafka it is under none.
     """
 
-    __slots__ = ("_limits",)
+    __slots__ = ("_limits", "by_client_id")
 
     def __init__(self) -> None:
+        # How many of them are by client id: without any it makes no difference how a client calls itself.
+        self.by_client_id = 0
         # By (user, client id): a name, None for the default one, or _ANY where the quota is not by that.
         self._limits: dict[tuple[str | None, str | None], float] = {}
 
@@ -263,10 +317,13 @@ class QuotaTable:
     def set(self, entity: QuotaEntity, limit: float | None) -> None:
         named = dict(entity)
         key = (named.get(USER, _ANY), named.get(CLIENT_ID, _ANY))
+        was_there = key in self._limits
         if limit is None:
             self._limits.pop(key, None)
         else:
             self._limits[key] = limit
+        if key[1] != _ANY:
+            self.by_client_id += (limit is not None) - was_there
 
     def resolve(self, user: str, client_id: str) -> _Resolved | None:
         """The quota of a user's client; None if there is none. The order is Kafka's."""
@@ -303,14 +360,20 @@ _ANY: Final = "\udc00"
 class Sensor:
     """What those who share a quota have used."""
 
-    __slots__ = ("bucket", "is_current", "limit", "max_throttle_ms", "may_be_over", "rate")
+    __slots__ = ("bucket", "is_current", "limit", "max_throttle_ms", "may_be_over", "pace", "rate")
 
     def __init__(
-        self, limit: float, rate: Rate, bucket: TokenBucket | None, max_throttle_ms: int = MAX_THROTTLE_MS
+        self,
+        limit: float,
+        rate: Rate,
+        bucket: TokenBucket | None,
+        pace: Pace,
+        max_throttle_ms: int = MAX_THROTTLE_MS,
     ) -> None:
         self.limit = limit
         self.rate = rate
         self.bucket = bucket
+        self.pace = pace
         self.max_throttle_ms = max_throttle_ms
         # Was it too much when something was recorded last, or is the limit another since?
         self.may_be_over = False
@@ -320,15 +383,25 @@ class Sensor:
     def record_and_throttle_ms(self, amount: float, now_ms: float) -> int:
         """So much was used: how long the client has to wait now; 0 if it is within its quota."""
         throttle_ms = self.rate.record_and_throttle_ms(amount, self.limit, now_ms)
-        return min(throttle_ms, self.max_throttle_ms) if throttle_ms else 0
+        pace = self.pace
+        if now_ms < pace.until_ms:
+            pace.record(amount, self.limit, now_ms)
+        elif not throttle_ms:
+            return 0
+        if throttle_ms:
+            pace.is_over(throttle_ms, now_ms, is_used=True)
+        self.rate.ample = -inf  # all that is used comes here
+        return min(max(throttle_ms, pace.throttle_ms(now_ms)), self.max_throttle_ms)
 
     def record(self, amount: float, now_ms: float) -> None:
-        """So much was used, or, if it is negative, was not after all; the next request waits for it."""
+        """So much was used; the next request waits for it."""
         self.may_be_over = self.rate.record_and_throttle_ms(amount, self.limit, now_ms) > 0
 
     def throttle_ms(self, now_ms: float) -> int:
         """How long the client has to wait for what was recorded."""
-        return self.record_and_throttle_ms(0.0, now_ms) if self.may_be_over else 0
+        if not self.may_be_over:
+            return 0
+        return min(self.rate.record_and_throttle_ms(0.0, self.limit, now_ms), self.max_throttle_ms)
 
     def record_unless_throttled(self, amount: float, now_ms: float) -> int:
         """So much is to be used: 0 if it is, or how long the client has to wait, and then it is not (unrecord).
@@ -336,10 +409,18 @@ class Sensor:
         What is too much for any wait is used once nothing else was: in Kafka a consumer whose next batch is larger than
         all windows have room for never gets it.
         """
+        pace = self.pace
+        if now_ms < pace.until_ms and (throttle_ms := pace.throttle_ms(now_ms)):
+            return throttle_ms
         throttle_ms = self.rate.record_and_throttle_ms(amount, self.limit, now_ms)
         if not throttle_ms or self.rate.has_only(amount):
+            if now_ms < pace.until_ms:
+                pace.record(amount, self.limit, now_ms)
+                self.rate.ample = -inf
             return 0
         self.rate.record(-amount, now_ms)
+        self.rate.ample = -inf
+        pace.is_over(throttle_ms, now_ms, is_used=False)
         return throttle_ms
 
 
@@ -402,6 +483,11 @@ class ClientQuotaManager:
             for sensor in self._sensors.values():
                 sensor.is_current = False
 
+    @property
+    def is_by_client_id(self) -> bool:
+        """May it make a difference how a client calls itself?"""
+        return self._callback is not None or self._table.by_client_id > 0
+
     # --- recording
 
     def record_and_throttle_ms(
@@ -412,7 +498,7 @@ class ClientQuotaManager:
         return 0 if sensor is None else sensor.record_and_throttle_ms(amount, now_ms)
 
     def record(self, principal: KafkaPrincipal, client_id: str | None, amount: float, now_ms: float) -> None:
-        """So much was used, or, if it is negative, was not after all; the next request waits for it."""
+        """So much was used; the next request waits for it."""
         sensor = self.sensor(principal, client_id, now_ms)
         if sensor is not None:
             sensor.record(amount, now_ms)
@@ -487,10 +573,12 @@ class ClientQuotaManager:
             is_bucket = self.type is QuotaType.CONTROLLER_MUTATION
             bucket = TokenBucket(self.windows, now_ms) if is_bucket else None
             sensor = self._sensors[tags] = Sensor(
-                limit, Rate(self.windows, now_ms), bucket, self._max_throttle_ms
+                limit, Rate(self.windows, now_ms), bucket, Pace(self.windows), self._max_throttle_ms
             )
         if sensor.limit != limit:
             sensor.limit = limit
+            sensor.pace.end()  # it was of another one
+            sensor.rate.ample = -inf
             sensor.may_be_over = True
         sensor.is_current = True
         return sensor
@@ -723,6 +811,11 @@ class ClientQuotas:
     def enabled(self) -> bool:
         """Is there any quota of users and clients?"""
         return any(manager.enabled for manager in self._managers)
+
+    @property
+    def is_by_client_id(self) -> bool:
+        """May it make a difference to what requests use how a client calls itself?"""
+        return any(manager.is_by_client_id for manager in (self.produce, self.fetch, self.request))
 
     def update(
         self, changed: Iterable[QuotaEntity], quotas: Mapping[QuotaEntity, Mapping[str, float]]

@@ -16,7 +16,8 @@ from collections.abc import Callable, Coroutine
 from copy import copy
 from functools import cache, partial
 from inspect import iscoroutine
-from time import perf_counter_ns
+from time import monotonic
+from types import CoroutineType
 from typing import Any, cast
 
 from ottla.controller.refusals import is_not_controller
@@ -29,6 +30,7 @@ from ottla.server.errors import CloseConnection, error_response, has_errors_by_i
 from ottla.server.limits import MAX_DECODED_BYTES, MAX_ENVELOPE_BYTES, check_size
 from ottla.server.network.connection import Connection, Listener
 from ottla.server.network.output import Answer, Deferred, Reply
+from ottla.server.quotas import ClientSensors
 from ottla.server.registry import Route, late_route, routes
 from ottla.wire.codec import decode, decode_bounded
 from ottla.wire.framing import RequestHeader, decode_request_header, encode_response, encode_response_header
@@ -64,6 +66,8 @@ class Dispatcher:
         self._quotas = services.quotas
         self._listener = listener
         self._routes = routes(listener)
+        # When the last request that was measured had been served.
+        self._ended = 0.0
 
     def __call__(self, connection: Connection, view: memoryview, start: int, stop: int) -> Answer:
         api_key, version, correlation_id = _HEAD.unpack_from(view, start)
@@ -72,35 +76,48 @@ class Dispatcher:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"api key {api_key} is not served here")
         if not route.min_version <= version <= route.max_version:
             return self._unsupported(connection, route, view, start, stop)
-        if self._quotas.measures_time and route.has_quota and not connection.is_of_node:
-            return self._measured(connection, route, view, version, correlation_id, start, stop)
-        if route.raw is not None:
-            return route.raw(self._services, connection, view, version, correlation_id, start, stop)
-        return self._decoded(connection, route, view, start, stop)
-
-    def _measured(
-        self,
-        connection: Connection,
-        route: Route,
-        view: memoryview,
-        version: int,
-        correlation_id: int,
-        start: int,
-        stop: int,
-    ) -> Answer:
         quotas = self._quotas
-        client = quotas.client_of(connection, view, start, stop)
-        began_ns = perf_counter_ns()
+        if not quotas.enabled:
+            if route.raw is not None:
+                return route.raw(self._services, connection, view, version, correlation_id, start, stop)
+            return self._decoded(connection, route, view, start, stop)
+        # From here on as few steps as can be: every request of everybody takes them. It is begun now: right before it
+        # something was read, or another request ended.
+        began = connection.last_active
+        if began < self._ended:
+            began = self._ended
+        client: ClientSensors | None = connection.quotas
+        if (
+            client is None
+            or client.version != quotas.clients.version
+            or client.principal is not connection.principal
+            or client.raw is not None  # it makes a difference how the client calls itself
+        ):
+            client = quotas.find_client(connection, view, start, stop)
+        client.now_ms = began * 1000.0
         if route.raw is not None:
             answer = route.raw(self._services, connection, view, version, correlation_id, start, stop)
         else:
             answer = self._decoded(connection, route, view, start, stop)
-        if connection.is_of_node:
+        if not quotas.measures_time:
             return answer
-        quotas.record_time_of(client, perf_counter_ns() - began_ns)
-        if not iscoroutine(answer):
+        self._ended = ended = monotonic()
+        sensor = client.request
+        if sensor is None or not route.has_quota or connection.is_of_node:
             return answer
-        measured: Any = quotas.measured(answer, client.principal, client.client_id)
+        now_ms, rate = ended * 1000.0, sensor.rate
+        percent = (ended - began) * 100.0
+        value = rate.value + percent
+        if value <= rate.ample and now_ms < rate.until_ms:
+            rate.value = value
+            rate.last_ms = now_ms
+        else:
+            sensor.record(percent, now_ms)
+        return self._measured(client, answer) if type(answer) is CoroutineType else answer
+
+    def _measured(self, client: ClientSensors, answer: Answer) -> Answer:
+        """What is left to do, measured too."""
+        measured: Any = self._quotas.measured(cast(Any, answer), client.principal, client.client_id)
         measured.__qualname__ = getattr(answer, "__qualname__", "")  # what the log calls it
         return cast(Answer, measured)
 
@@ -306,12 +323,10 @@ def _throttled(context: Context, route: Route, result: Any) -> Any:
         return result
     said_ms = getattr(result, "throttle_time_ms", 0)
     throttle_ms = said_ms
-    if (
-        quotas.measures_time
-        and route.has_quota
-        and not (connection.is_of_node and context.forwarded_for is None)
-    ):
-        throttle_ms = max(throttle_ms, quotas.throttle_ms(context.sender.principal, context.header.client_id))
+    sender = context.forwarded_for
+    if quotas.measures_time and route.has_quota and not (connection.is_of_node and sender is None):
+        principal = connection.principal if sender is None else sender.principal
+        throttle_ms = max(throttle_ms, quotas.throttle_ms(principal, context.header.client_id))
     if not throttle_ms:
         return result
     if context.forwarded_for is None and not connection.is_of_node:

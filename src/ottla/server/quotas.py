@@ -5,7 +5,8 @@ long (KIP-219): the answer goes out at once and says it too. The arithmetic is i
 
 - Produce: bytes, when they come in. The records are appended; with acks=0 there is no answer to say it in.
 - Fetch: bytes, when they would go out. What is too much is not sent: the answer is empty, its session is told nothing,
-  and the client asks again. A fetch is given no more than fits into one window, so that consumers read evenly.
+  and the client asks again. A fetch is given no more than a quarter of a window has room for, so that consumers read
+  evenly.
 - ShareFetch: whoever has to wait acquires nothing. What was acquired is sent, and waited for afterwards.
 - Time: how long a request holds the loop, in per cent of it. It counts from the next answer on.
 - Changes of topics are counted by the controller (ottla.controller.topics); its answer says how long to wait.
@@ -17,6 +18,7 @@ follow the committed metadata of the node, whatever its roles. Owned by the node
 
 import asyncio
 import logging
+import struct
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from time import perf_counter_ns
 from typing import Any, Final, TypeVar
@@ -49,6 +51,8 @@ _LENGTH_BYTES: Final = 2
 # What an answer to a fetch has beside records: once, and for each partition that has some.
 ANSWER_BYTES: Final = 20
 PARTITION_BYTES: Final = 40
+# Larger ones do not fit well into windows: of what one of them has room for, a tenth would be left.
+FETCHES_PER_WINDOW: Final = 4
 # As `fetch.max.bytes`, an int32.
 MAX_FETCH_BYTES: Final = 2**31 - 1
 
@@ -63,7 +67,7 @@ class QuotaManagers:
         callback: object | None = None,
     ) -> None:
         self.clients = clients or ClientQuotas()
-        self._now_ms = (clock or SystemClock()).monotonic_ms
+        self.now_ms = (clock or SystemClock()).monotonic_ms
         self._callback = callback
         # Is there any quota of users and clients, and one of request time?
         self.enabled = self.clients.enabled
@@ -141,39 +145,55 @@ class QuotaManagers:
     # --- who asks
 
     def client_of(self, connection: Connection, view: memoryview, start: int, stop: int) -> "ClientSensors":
-        """The quotas of whoever sent the request at view[start:stop]: nearly always who sent the one before."""
+        """The quotas of whoever sent the request at view[start:stop], which is to be served now.
+
+        They are `connection.quotas` until the next request, and nearly always who sent that is who sent this one.
+        """
+        client = self.find_client(connection, view, start, stop)
+        client.now_ms = self.now_ms()
+        return client
+
+    def find_client(self, connection: Connection, view: memoryview, start: int, stop: int) -> "ClientSensors":
+        """The same, but for the time at which it is served."""
         known: ClientSensors | None = connection.quotas
         if (
             known is not None
             and known.version == self.clients.version
             and known.principal is connection.principal
+            and (known.raw is None or known.is_in(view, start, stop))
         ):
-            raw = known.raw
-            if view[start + _CLIENT_ID_AT : start + _CLIENT_ID_AT + len(raw)] == raw:
-                return known
+            return known
         header, _ = decode_request_header(view, start, stop)
-        found = self.sensors_of(connection.principal, header.client_id)
+        found = connection.quotas = self.sensors_of(connection.principal, header.client_id)
         begin, end = start + _CLIENT_ID_AT, start + _CLIENT_ID_AT + _LENGTH_BYTES
         length = int.from_bytes(view[begin:end], "big", signed=True)
         if self._callback is None and length <= MAX_CLIENT_ID_LENGTH:
-            found.raw = bytes(view[begin : end + max(length, 0)])
-            found.version = self.clients.version
-            connection.quotas = found
+            raw = bytes(view[begin : end + max(length, 0)]) if self.clients.is_by_client_id else None
+            found.keep(raw, self.clients.version)
         return found
 
     def sensors_of(self, principal: KafkaPrincipal, client_id: str | None) -> "ClientSensors":
         """The quotas of somebody, for one request."""
-        return ClientSensors(self.clients, principal, client_id, self._now_ms())
+        return ClientSensors(self.clients, principal, client_id, self.now_ms())
 
     # --- produce
 
-    def produced(self, connection: Connection, view: memoryview, start: int, stop: int, acks: int) -> int:
-        """A produce request has come in: how long its client has to wait."""
-        client, now_ms, throttle_ms = self.client_of(connection, view, start, stop), self._now_ms(), 0
-        if client.produce is not None:
-            throttle_ms = client.produce.record_and_throttle_ms(stop - start, now_ms)
-        if client.request is not None and acks:
-            throttle_ms = max(throttle_ms, client.request.throttle_ms(now_ms))
+    def produced(self, connection: Connection, size_bytes: int, acks: int) -> int:
+        """A produce request of this size has come in: how long its client has to wait."""
+        client: ClientSensors = connection.quotas
+        throttle_ms = 0
+        sensor = client.produce
+        if sensor is not None:
+            rate, now_ms = sensor.rate, client.now_ms
+            value = rate.value + size_bytes
+            if value <= rate.ample and now_ms < rate.until_ms:
+                rate.value = value
+                rate.last_ms = now_ms
+            else:
+                throttle_ms = sensor.record_and_throttle_ms(size_bytes, now_ms)
+        sensor = client.request
+        if sensor is not None and sensor.may_be_over and acks:
+            throttle_ms = max(throttle_ms, sensor.throttle_ms(client.now_ms))
         if throttle_ms:
             connection.throttle(throttle_ms)
         return throttle_ms
@@ -181,15 +201,27 @@ class QuotaManagers:
     # --- fetch
 
     def fetched(
-        self, connection: Connection, client: "ClientSensors", records_bytes: int, partitions: int
+        self,
+        connection: Connection,
+        client: "ClientSensors",
+        records_bytes: int,
+        partitions: int,
+        now_ms: float,
     ) -> int:
         """An answer has so much of so many partitions: 0 if it is to be sent, or how long its client has to wait."""
-        now_ms, throttle_ms = self._now_ms(), 0
-        if client.request is not None:
-            throttle_ms = client.request.throttle_ms(now_ms)
-        if client.fetch is not None and not throttle_ms:
-            size_bytes = ANSWER_BYTES + PARTITION_BYTES * partitions + records_bytes
-            throttle_ms = client.fetch.record_unless_throttled(size_bytes, now_ms)
+        throttle_ms = 0
+        sensor = client.request
+        if sensor is not None and sensor.may_be_over:
+            throttle_ms = sensor.throttle_ms(now_ms)
+        sensor = client.fetch
+        if sensor is not None and not throttle_ms:
+            rate, size_bytes = sensor.rate, ANSWER_BYTES + PARTITION_BYTES * partitions + records_bytes
+            value = rate.value + size_bytes
+            if value <= rate.ample and now_ms < rate.until_ms:
+                rate.value = value
+                rate.last_ms = now_ms
+            else:
+                throttle_ms = sensor.record_unless_throttled(size_bytes, now_ms)
         if throttle_ms:
             connection.throttle(throttle_ms)
         return throttle_ms
@@ -199,23 +231,19 @@ class QuotaManagers:
         if client.fetch is None:
             return 0
         size_bytes = ANSWER_BYTES + PARTITION_BYTES * partitions + records_bytes if partitions else 0
-        return client.fetch.record_and_throttle_ms(size_bytes, self._now_ms())
+        return client.fetch.record_and_throttle_ms(size_bytes, self.now_ms())
 
     # --- any other
 
     def throttle_ms(self, principal: KafkaPrincipal, client_id: str | None) -> int:
         """How long a client has to wait for the time that its requests took."""
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         sensor = self.clients.request.sensor(principal, client_id, now_ms)
         return 0 if sensor is None else sensor.throttle_ms(now_ms)
 
-    def record_time_of(self, client: "ClientSensors", spent_ns: int) -> None:
-        if client.request is not None:
-            client.request.record(spent_ns * PERCENT_PER_NS, self._now_ms())
-
     def record_time(self, principal: KafkaPrincipal, client_id: str | None, spent_ns: int) -> None:
         """A request has held the loop for so long."""
-        self.clients.request.record(principal, client_id, spent_ns * PERCENT_PER_NS, self._now_ms())
+        self.clients.request.record(principal, client_id, spent_ns * PERCENT_PER_NS, self.now_ms())
 
     async def measured(
         self, coroutine: Coroutine[Any, Any, T], principal: KafkaPrincipal, client_id: str | None
@@ -228,10 +256,12 @@ class ClientSensors:
     """The quotas of one client, as they were found: Kafka's ClientSensors, of all types."""
 
     __slots__ = (
+        "_unpack",
         "client_id",
         "fetch",
         "limits_fetches",
         "max_fetch_bytes",
+        "now_ms",
         "principal",
         "produce",
         "raw",
@@ -252,12 +282,32 @@ class ClientSensors:
         self.max_fetch_bytes = MAX_FETCH_BYTES
         if self.fetch is not None:
             in_a_window = self.fetch.limit * clients.fetch.windows.window_ms / 1000.0
-            self.max_fetch_bytes = max(int(min(in_a_window, MAX_FETCH_BYTES)), 1)
+            self.max_fetch_bytes = max(int(min(in_a_window / FETCHES_PER_WINDOW, MAX_FETCH_BYTES)), 1)
         # Does any quota hold for what it fetches?
         self.limits_fetches = self.fetch is not None or self.request is not None
-        # How requests spell the client, and for which version of the quotas this was found, if it is kept.
-        self.raw = b""
+        # When the request that is served was begun.
+        self.now_ms = now_ms
+        # For which version of the quotas this was found, if it is kept, and how requests spell the client, if it makes
+        # a difference.
         self.version = -1
+        self.raw: bytes | None = None
+        self._unpack: Callable[[memoryview, int], tuple[Any, ...]]
+
+    def keep(self, raw: bytes | None, version: int) -> None:
+        """For the next requests that spell the client so."""
+        self.raw = raw
+        self.version = version
+        if raw is not None:
+            self._unpack = struct.Struct(f"{_CLIENT_ID_AT}x{len(raw)}s").unpack_from
+
+    def is_in(self, view: memoryview, start: int, stop: int) -> bool:
+        """Does the request at view[start:stop] spell its client so?"""
+        raw = self.raw
+        return (
+            raw is not None
+            and stop - start >= _CLIENT_ID_AT + len(raw)
+            and self._unpack(view, start)[0] == raw
+        )
 
 
 class _Steps(Awaitable[T]):

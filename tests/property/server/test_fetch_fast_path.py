@@ -110,12 +110,13 @@ def ask(broker: Broker, sessions: FetchSessionCache, frame: bytes, version: int,
             throttle=lambda _: None,
         ),
     )
+    view = memoryview(frame)
+    if broker.quotas.enabled:  # as the Dispatcher does
+        broker.quotas.client_of(connection, view, 4, len(frame))
     with pytest.MonkeyPatch.context() as patch:
         if not fast:
             patch.setattr(handler, "answer_one", lambda *_: None)
-        reply = handler.fetch(
-            broker.services(sessions), connection, memoryview(frame), version, 5, 4, len(frame)
-        )
+        reply = handler.fetch(broker.services(sessions), connection, view, version, 5, 4, len(frame))
     if isinstance(reply, Deferred):
         reply.abandon()
         return "waits"

@@ -122,7 +122,7 @@ def fetch(
     one = read_one(view, version, offset, stop)
     quota: ClientSensors | None = None
     if services.quotas.enabled:
-        client = services.quotas.client_of(connection, view, start, stop)
+        client: ClientSensors = connection.quotas
         quota = client if client.limits_fetches else None
     if one is not None:
         plain = answer_one(services, connection, one, version, correlation_id, quota)
@@ -163,10 +163,18 @@ def answer_one(
     if partition is None or partition.check_leader(leader_epoch) or last_epoch >= 0:
         return None
     authorizer = services.authorizer
-    if authorizer is not None and not decisions_about(authorizer, connection).allows(
-        _READ, _TOPIC, partition.topic_partition.topic
-    ):
-        return None
+    if authorizer is not None:
+        about = connection.decisions
+        if (
+            about is None
+            or about.version != authorizer.version
+            or about.authorizer is not authorizer
+            or about.principal is not connection.principal
+            or topic not in about.readable
+        ) and not decisions_about(authorizer, connection).allows_to_read(
+            topic, partition.topic_partition.topic
+        ):
+            return None
     sessionless = session_epoch == FINAL_EPOCH and session_id == NO_SESSION
     owner = connection.principal
     if not sessionless and not services.fetch_sessions.is_only(
@@ -188,7 +196,9 @@ def answer_one(
     reply = None if head is None else _with_records(head, found, answer_tail(version))
     if reply is None:
         return None
-    throttle_ms = 0 if quota is None else services.quotas.fetched(connection, quota, found.length, 1)
+    throttle_ms = 0
+    if quota is not None:
+        throttle_ms = services.quotas.fetched(connection, quota, found.length, 1, quota.now_ms)
     if throttle_ms:
         reply = encode_fetch_response(version, correlation_id, ErrorCode.NONE, session_id, [], throttle_ms)
     if sessionless:
@@ -792,7 +802,8 @@ class DelayedFetch:
         if self._quota is None:
             return 0
         slices = [read.slice.length for read in reads if read.slice is not None]
-        return self._services.quotas.fetched(self._connection, self._quota, sum(slices), len(slices))
+        quotas = self._services.quotas
+        return quotas.fetched(self._connection, self._quota, sum(slices), len(slices), quotas.now_ms())
 
     def _throttled(self, throttle_ms: int) -> Reply:
         """What was found is not sent. A session that was to be opened is not; one that there is stays as it was."""

@@ -79,7 +79,6 @@ _PEEK = struct.Struct(">8xi4xb4xh")
 _peek = _PEEK.unpack_from
 _LENGTH = struct.Struct(">8xi")
 _MAGIC_END = 17
-_WRITE, _TOPIC = AclOperation.WRITE, ResourceType.TOPIC
 # The one client that may write to internal topics itself.
 _ADMIN_CLIENT = "__admin_client"
 
@@ -128,12 +127,24 @@ def produce(
         return _produce_many(services, connection, frame, version, correlation_id, start, offset)
     call = _Produce(services, connection, request, version, correlation_id, start)
     if services.quotas.enabled:
-        call.throttle_ms = services.quotas.produced(connection, view, start, stop, request.acks)
+        call.throttle_ms = services.quotas.produced(connection, stop - start, request.acks)
     try:
         flags = survey(view, request.topics)
         needs_look = flags & COMPRESSION_MASK != 0 or not _IS_COMPILED
-        if services.authorizer is not None:
-            call.judge(services.authorizer, flags)
+        authorizer = services.authorizer
+        if authorizer is not None:
+            about = connection.decisions
+            # As a rule it is one topic, and what the rules say of it is known: that takes few steps.
+            if (
+                about is None
+                or about.version != authorizer.version
+                or about.authorizer is not authorizer
+                or about.principal is not connection.principal
+                or flags & TRANSACTIONAL_FLAG
+                or len(request.topics) != 1
+                or request.topics[0][0] not in about.writable
+            ):
+                call.judge(authorizer, flags)
         if flags & TRANSACTIONAL_FLAG and call.begin_verification(view):
             return call.append_verified(bytearray(view[:stop]), needs_look)
     except KafkaError as error:
@@ -160,7 +171,8 @@ async def _produce_many(
     request = await run(services.executor, decode_produce, view, version, offset, len(frame))
     call = _Produce(services, connection, request, version, correlation_id, start, many=True)
     if services.quotas.enabled:
-        call.throttle_ms = services.quotas.produced(connection, view, start, len(frame), request.acks)
+        services.quotas.client_of(connection, view, start, len(frame))  # some time has passed
+        call.throttle_ms = services.quotas.produced(connection, len(frame) - start, request.acks)
     try:
         flags = await run(services.executor, survey, view, request.topics)
         if services.authorizer is not None:
@@ -231,14 +243,13 @@ class _Produce:
         about = decisions_about(authorizer, self._connection)
         if flags & TRANSACTIONAL_FLAG:
             self._judge_transaction(about)
-        # As a rule everything may be: that takes few steps.
         for topic, _ in self._request.topics:
             name: str | None
             if isinstance(topic, str):
                 name = topic
             else:
                 name = topic_name(topic, self._services.replicas, self._services.image)
-            if name is None or not about.allows(_WRITE, _TOPIC, name):
+            if name is None or not about.allows_to_write(topic, name):
                 self._set_aside(self._request.topics, about)
                 return
 

@@ -215,6 +215,7 @@ class Connection(asyncio.BufferedProtocol):
         self.audit: AuditLog | None = None  # where that is told, and who it is
         self.quotas: Any = None  # of its client, as they were found; see server/quotas.py
         self.is_of_node = False  # it has followed, or forwarded: its time counts for no quota
+        # When something was received or sent last, or what waited was begun: quotas of time count from there.
         self.last_active = host.monotonic()
         # When it is closed if it has not proved by then who it is.
         self.must_be_ready_by = float("inf")
@@ -709,10 +710,13 @@ class Connection(asyncio.BufferedProtocol):
         if not self._closing:
             self._serving = True  # serving may resolve answers, which lead back here
             try:
+                # From when on the next request is measured is set as when something comes.
                 if self._backlog is not None:
+                    self.last_active = self.host.monotonic()
                     backlog, self._backlog = self._backlog, None
                     self._take(memoryview(backlog), 0, len(backlog))
                 elif self._is_whole:
+                    self.last_active = self.host.monotonic()
                     self._serve_partial()
             finally:
                 self._serving = False
