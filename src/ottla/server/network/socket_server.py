@@ -268,6 +268,9 @@ class AcceptQueue:
         if self._timer is None:
             return self._let_in(connection)
         if len(self._waiting) >= MAX_WAITING:
+            # Who left meanwhile keeps nobody out.
+            self._waiting = deque(each for each in self._waiting if each.is_open)
+        if len(self._waiting) >= MAX_WAITING:
             why = (
                 f"{MAX_WAITING} wait already to be let in to {self._listener} (max.connection.creation.rate)"
             )

@@ -1121,6 +1121,32 @@ def test_no_more_wait_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) ->
     run(scenario())
 
 
+def test_those_who_came_and_went_keep_nobody_from_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket_server, "MAX_WAITING", 3)
+
+    async def scenario() -> None:
+        rates = ConnectionRates()
+        rates.set_listener_limit("TEST", 2)
+        for _ in range(30):
+            rates.record_connection("TEST", asyncio.get_running_loop().time() * 1000)
+        async with serving(echo, rates=rates) as server:
+            host, port = server.host.address
+            first = await asyncio.open_connection(host, port)
+            while server.host._queue._timer is None:
+                await asyncio.sleep(0)
+            others = [await asyncio.open_connection(host, port) for _ in range(3)]
+            while len(server.host._queue._waiting) < 3:
+                await asyncio.sleep(0)
+            for _, writer in others:
+                writer.transport.abort()
+            while len(server.connections) > 1:
+                await asyncio.sleep(0)
+            await asked_once(server)
+            first[1].close()
+
+    run(scenario())
+
+
 async def ended(reader: asyncio.StreamReader) -> bool:
     try:
         return await reader.read(1) == b""

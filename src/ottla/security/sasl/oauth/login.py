@@ -85,6 +85,8 @@ class OAuthBearerLogin:
         random: Random | None = None,
     ) -> None:
         self._retrieve = retrieve
+        # Of a retriever that can tell that there is another one.
+        self._is_stale: Callable[[], bool] = getattr(retrieve, "is_stale", lambda: False)
         self._refresh = refresh or RefreshSettings()
         self._extensions = dict(extensions or {})
         self._now_ms = now_ms
@@ -104,7 +106,7 @@ class OAuthBearerLogin:
         """One that has not expired. Whoever comes while another one fetches the next waits for that."""
         with self._lock:
             now_ms = self._now_ms()
-            if now_ms >= self._refresh_at_ms:
+            if now_ms >= self._refresh_at_ms or self._is_stale():
                 try:
                     self._renew(now_ms)
                 except (FetchError, InvalidTokenError) as error:
@@ -289,7 +291,29 @@ def _file(get: Get, options: Mapping[str, str], environ: Mapping[str, str]) -> R
     url = allowed_url(URL_KEY, _required(get, URL_KEY), environ)
     if url.scheme != "file":
         raise ConfigError(f"{URL_KEY}: a token is read from a file here, by a file: URL", URL_KEY)
-    return lambda: _text_of(Path(url.path), MAX_TOKEN_LENGTH)
+    return _TokenFile(Path(url.path))
+
+
+class _TokenFile:
+    """A file that others write. What was read in the middle of that is not used on: it may look like a token."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read_at: tuple[int, int, int] | None = None
+
+    def __call__(self) -> str:
+        self._read_at = self._stamp()  # before it is read: what is written meanwhile is read again
+        return _text_of(self._path, MAX_TOKEN_LENGTH)
+
+    def is_stale(self) -> bool:
+        return self._stamp() != self._read_at
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _default(get: Get, options: Mapping[str, str], environ: Mapping[str, str]) -> Retriever:

@@ -159,6 +159,25 @@ def test_a_token_out_of_a_file(provider: IdentityProvider, tmp_path: Path) -> No
     assert one.token() == first
 
 
+def test_a_file_that_is_read_half_written_is_read_again(provider: IdentityProvider, tmp_path: Path) -> None:
+    """Most of a token looks like one: it would be shown, and refused, for most of its life."""
+    file = tmp_path / "token"
+    one = login(provider, {ALLOWED_URLS: file.as_uri()}, sasl_oauthbearer_token_endpoint_url=file.as_uri())
+    whole = provider.token()
+    file.write_text(whole[:-20])
+    assert one.token() == whole[:-20], "nobody can tell"
+    file.write_text(whole)
+    assert one.token() == whole
+    # What is no token leaves the one that there is, for as long as it counts.
+    file.write_text(whole[:20])
+    assert one.token() == whole
+    file.unlink()
+    assert one.token() == whole
+    other = provider.token(jti="other")
+    file.write_text(other)
+    assert one.token() == other != whole
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
