@@ -35,6 +35,7 @@ from ottla.security.quotas import (
     ConnectionRates,
     QuotaWindows,
     load_callback,
+    unlimited_sensor,
 )
 from ottla.server.network.connection import Connection
 from ottla.wire.framing import decode_request_header
@@ -52,6 +53,8 @@ ANSWER_BYTES: Final = 20
 PARTITION_BYTES: Final = 40
 # As `fetch.max.bytes`, an int32.
 MAX_FETCH_BYTES: Final = 2**31 - 1
+# Of whoever has no quota.
+UNLIMITED: Final = unlimited_sensor()
 
 
 class QuotaManagers:
@@ -176,21 +179,16 @@ class QuotaManagers:
     # --- produce
 
     def produced(self, connection: Connection, size_bytes: int, acks: int) -> int:
-        """A produce request of this size has come in: how long its client has to wait."""
+        """A produce request of this size has come in: how long its client has to wait.
+
+        Its handler comes here only if it cannot be certain that there is nothing to wait for.
+        """
         client: ClientSensors = connection.quotas
-        throttle_ms = 0
-        sensor = client.produce
-        if sensor is not None:
-            rate, now_ms = sensor.rate, client.now_ms
-            value = rate.value + size_bytes
-            if value <= rate.ample and now_ms < rate.until_ms:
-                rate.value = value
-                rate.last_ms = now_ms
-            else:
-                throttle_ms = sensor.record_and_throttle_ms(size_bytes, now_ms)
-        sensor = client.request
-        if sensor is not None and sensor.may_be_over and acks:
-            throttle_ms = max(throttle_ms, sensor.throttle_ms(client.now_ms))
+        throttle_ms, now_ms = 0, client.now_ms
+        if client.produce is not None:
+            throttle_ms = client.produce.record_and_throttle_ms(size_bytes, now_ms)
+        if client.request is not None and client.request.may_be_over and acks:
+            throttle_ms = max(throttle_ms, client.request.throttle_ms(now_ms))
         if throttle_ms:
             connection.throttle(throttle_ms)
         return throttle_ms
@@ -207,18 +205,11 @@ class QuotaManagers:
     ) -> int:
         """An answer has so much of so many partitions: 0 if it is to be sent, or how long its client has to wait."""
         throttle_ms = 0
-        sensor = client.request
-        if sensor is not None and sensor.may_be_over:
-            throttle_ms = sensor.throttle_ms(now_ms)
-        sensor = client.fetch
-        if sensor is not None and not throttle_ms:
-            rate, size_bytes = sensor.rate, ANSWER_BYTES + PARTITION_BYTES * partitions + records_bytes
-            value = rate.value + size_bytes
-            if value <= rate.ample and now_ms < rate.until_ms:
-                rate.value = value
-                rate.last_ms = now_ms
-            else:
-                throttle_ms = sensor.record_unless_throttled(size_bytes, now_ms)
+        if client.request is not None and client.request.may_be_over:
+            throttle_ms = client.request.throttle_ms(now_ms)
+        if client.fetch is not None and not throttle_ms:
+            size_bytes = ANSWER_BYTES + PARTITION_BYTES * partitions + records_bytes
+            throttle_ms = client.fetch.record_unless_throttled(size_bytes, now_ms)
         if throttle_ms:
             connection.throttle(throttle_ms)
         return throttle_ms
@@ -256,13 +247,16 @@ class ClientSensors:
         "_unpack",
         "client_id",
         "fetch",
+        "fetch_rate",
         "limits_fetches",
         "max_fetch_bytes",
         "now_ms",
         "principal",
         "produce",
+        "produce_rate",
         "raw",
         "request",
+        "time",
         "version",
     )
 
@@ -274,6 +268,10 @@ class ClientSensors:
         self.produce = clients.produce.sensor(principal, client_id, now_ms)
         self.fetch = clients.fetch.sensor(principal, client_id, now_ms)
         self.request = clients.request.sensor(principal, client_id, now_ms)
+        # The same for who looks first whether anything can be too much, where None would be one step more.
+        self.produce_rate = UNLIMITED.rate if self.produce is None else self.produce.rate
+        self.fetch_rate = UNLIMITED.rate if self.fetch is None else self.fetch.rate
+        self.time = UNLIMITED if self.request is None else self.request
         # Kafka gives as much as all windows but one have room for: ten seconds' worth at once, and then it is waited
         # twice as long as that, until what was recorded first is forgotten.
         self.max_fetch_bytes = MAX_FETCH_BYTES
