@@ -7,10 +7,13 @@ long (KIP-219): the answer goes out at once and says it too. The arithmetic is i
 - Fetch: bytes, when they would go out. What is too much is not sent: the answer is empty, its session is told nothing,
   and the client asks again. A fetch is given no more than fits into one window, so that consumers read evenly.
 - ShareFetch: whoever has to wait acquires nothing. What was acquired is sent, and waited for afterwards.
-- Time: how long a request holds the loop, in per cent of it. It counts from the next answer on.
+- Time: how long a request holds the loop, in per cent of it, from when it was read or the one before it ended. It counts
+  from the next answer on.
 - Changes of topics are counted by the controller (ottla.controller.topics); its answer says how long to wait.
 
-Rules: where no quota is set a request costs one look at `enabled`. What nodes ask of each other (whatever needs
+Rules: where no quota is set a request costs one look at `enabled`. Where there is one, whose it is is known of the
+request before, and the Dispatcher and the handlers of Produce and Fetch look in place whether anything can be too much
+(Rate.ample): every request of everybody takes these steps. What nodes ask of each other (whatever needs
 CLUSTER_ACTION, and what followers fetch) is not limited, and a connection on which they do is always read. Quotas
 follow the committed metadata of the node, whatever its roles. Owned by the node, on its loop.
 """
