@@ -28,7 +28,11 @@ PATIENCE_S = 60.0
 
 def require_kerberos() -> Path:
     """The folder that has gssapi; skips the test if something of Kerberos is not installed."""
-    for tool, package in (("krb5kdc", "krb5-kdc"), ("kadmin.local", "krb5-admin-server")):
+    for tool, package in (
+        ("krb5kdc", "krb5-kdc"),
+        ("kadmin.local", "krb5-admin-server"),
+        ("kinit", "krb5-user"),
+    ):
         if shutil.which(tool, path=_PATH) is None:
             pytest.skip(f"{tool} is not installed (Debian: {package})")
     place = INTEROP_DIR / "gssapi"

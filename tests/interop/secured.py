@@ -196,6 +196,17 @@ class Security:
             **self.trust,
         }
 
+    def librdkafka_settings(self, user: str) -> dict[str, object]:
+        """The same for librdkafka; a user of PLAIN."""
+        trust = {} if self.context is None else {"ssl.ca.location": str(self.authority.certificate)}
+        return {
+            "security.protocol": self.protocol,
+            "sasl.mechanism": PLAIN,
+            "sasl.username": user,
+            "sasl.password": self.passwords[user],
+            **trust,
+        }
+
     def client_file(self, user: str, password: str = "", mechanism: str = PLAIN) -> Path:
         """The same as a file."""
         return self.written(f"{user}-{mechanism}", self.client_settings(user, password, mechanism))

@@ -31,6 +31,7 @@ from tests.interop.scripts.judged import (
     patterns,
     prepare,
     sessions,
+    tokens,
     without_answers,
 )
 from tests.interop.scripts.script import Ranges, api_ranges
@@ -48,6 +49,9 @@ HOUR_MS = 3_600_000
 SETTINGS: dict[str, object] = {
     "group.coordinator.rebalance.protocols": "classic,consumer,streams",
     "log.retention.ms": -1,
+    "delegation.token.secret.key": "known to all nodes",
+    # What a group is given must not depend on how soon its members speak again.
+    "group.streams.initial.rebalance.delay.ms": 0,
     # Members and connections stay for as long as the questions take.
     "connections.max.idle.ms": HOUR_MS,
     **{f"group.{kind}.{most}session.timeout.ms": HOUR_MS for kind in rights.KINDS for most in ("", "max.")},
@@ -194,7 +198,7 @@ def test_a_cut_of_the_answers_is_the_same(together: Pair) -> None:
     together.check(_newest)
 
 
-@pytest.mark.parametrize("script", [without_answers, sessions, patterns])
+@pytest.mark.parametrize("script", [without_answers, sessions, patterns, tokens])
 def test_stories_are_the_same(together: Pair, script: Callable[[JudgedScript], None]) -> None:
     together.check(script)
 

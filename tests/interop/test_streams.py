@@ -46,13 +46,17 @@ class WordWorld:
         self.words: Counter[str] = Counter()
         self._random = random.Random(1)
 
+    def client(self) -> dict[str, object]:
+        """Where a client of this test finds the broker, and how it gets in."""
+        return {"bootstrap.servers": self.node.address}
+
     def make_topics(self) -> None:
         for topic, count in PARTITIONS.items():
             self.node.tool("TopicCommand", "--create", "--topic", topic, "--partitions", str(count))
 
     def write(self, lines: int) -> None:
         """Lines of random words, into all partitions."""
-        producer = Producer({"bootstrap.servers": self.node.address, "enable.idempotence": True})
+        producer = Producer({**self.client(), "enable.idempotence": True})
         for number in range(lines):
             line = self._random.choices(WORDS, k=self._random.randint(1, 6))
             self.words.update(line)
@@ -66,7 +70,7 @@ class WordWorld:
         counts: dict[str, list[int]] = defaultdict(list)
         consumer = Consumer(
             {
-                "bootstrap.servers": self.node.address,
+                **self.client(),
                 "group.id": "reader",
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,

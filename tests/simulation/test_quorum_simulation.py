@@ -17,6 +17,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -27,7 +28,7 @@ from tests.simulation.quorum_clients import Clients
 from tests.simulation.quorum_process import Programs
 from tests.simulation.raft_stage import CLUSTER_ID, RaftCluster, RaftNode, Weather
 from tests.simulation.stage import Violation, seeds, simulate
-from tests.support.raft_log import batch_view
+from tests.support.raft_log import MemoryLog, batch_view
 
 from ottla.controller.controller import Controller
 from ottla.controller.rules import ClusterRules
@@ -319,10 +320,21 @@ class QuorumLife:
             return
         if leaders[0].log.quorum.latest().voters_offset >= leaders[0].core.state.high_watermark:
             return
+        if not all(self._knows_directories(self.cluster.nodes[voter]) for voter in voters.ids):
+            return
         node = self.cluster.nodes[self.random.choice(sorted(voters.ids))]
         if len(voters.ids) > 2 and node.core is not None:
             self.cluster.crash(node)
             node.replace_disk(None)
+
+    def _knows_directories(self, node: RaftNode) -> bool:
+        """Does its disk say by which directories the voters are known?
+
+        Whoever lags behind the upgrade to kraft.version 1 asks an empty replica for the vote of the one before it, and
+        gets it, as with Apache's: docs/operations.md tells operators to wait.
+        """
+        found = MemoryLog(copy(node.disk), self.cluster.static_voters)
+        return found.quorum.latest().kraft_version > 0
 
 
 def _unled_partitions(image: ClusterImage) -> object:

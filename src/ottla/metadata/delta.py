@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ottla.metadata import records as r
 from ottla.metadata.image import ClusterImage, ConfigResource, QuotaEntity, ResourceType, binding_of
+from ottla.metadata.persistent import PMap
 from ottla.metadata.registrations import (
     BrokerRegistration,
     ControllerRegistration,
@@ -362,7 +363,10 @@ class ImageBuilder:
         self._forget_acl(record.id)
         self._acls.set(record.id, record)
         binding = binding_of(record)
-        self._acl_ids.set(binding, (self._acl_ids.get(binding) or frozenset()) | {record.id})
+        alike = self._acl_ids.get(binding.name) or PMap()
+        ids = alike.evolve()
+        ids.set(binding, (ids.get(binding) or frozenset()) | {record.id})
+        self._acl_ids.set(binding.name, ids.build())
         self._mark("acls", record.id)
 
     def _remove_acl(self, record: r.RemoveAccessControlEntryRecord) -> None:
@@ -374,11 +378,18 @@ class ImageBuilder:
         if record is None:
             return
         binding = binding_of(record)
-        left = (self._acl_ids.get(binding) or frozenset()) - {acl_id}
+        alike = self._acl_ids.get(binding.name)
+        assert alike is not None, "an ACL is found by its name"
+        ids = alike.evolve()
+        left = (ids.get(binding) or frozenset()) - {acl_id}
         if left:
-            self._acl_ids.set(binding, left)
+            ids.set(binding, left)
         else:
-            self._acl_ids.pop(binding)
+            ids.pop(binding)
+        if len(ids):
+            self._acl_ids.set(binding.name, ids.build())
+        else:
+            self._acl_ids.pop(binding.name)
 
     def _scram_credential(self, record: r.UserScramCredentialRecord) -> None:
         self._scram.set((record.mechanism, record.name), record)

@@ -5,10 +5,11 @@ rename, then the directory to the disk, without which a power cut may undo the r
 running node calls it in a thread. Owned by nobody at run time: functions over paths.
 """
 
+import fcntl
 import os
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # os.open, or something that does more if the process has no descriptor left: path, flags, mode.
@@ -62,6 +63,17 @@ def _write(fd: int, piece: bytes | bytearray) -> int:
 def unique_temporary(path: Path) -> Path:
     """A name for the temporary file of a file that several processes or threads may write at once."""
     return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+
+
+@contextmanager
+def locked_directory(path: Path) -> Iterator[None]:
+    """Nobody else who asks for it is in there: for a file that is read, changed and replaced. Waits for its turn."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
 
 
 def fsync_dir(path: Path, open_file: OpenFile = os.open) -> None:

@@ -1,7 +1,8 @@
 """Long work on the event loop, in slices of 5 ms: between them other requests are served.
 
 However many long works there are, one of them has its slice in a turn of the loop (`next_turn`): ten of them do not
-hold a request up for longer than one.
+hold a request up for longer than one. Those that begin in a turn which others have used up have a millisecond of it, so
+that what is short ends at once, and then wait with the rest.
 """
 
 import asyncio
@@ -14,6 +15,8 @@ from typing import TypeVar
 from ottla.model.tasks import report
 
 SLICE_S = 0.005
+# What a work has in any case, whoever has had the loop before it.
+LEAST_S = 0.001
 
 T = TypeVar("T")
 # Work that can be interrupted: it stops at every `yield`, and what it returns is its result.
@@ -36,12 +39,32 @@ class _Turns(threading.local):
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
+        # When the slice of this turn is over; 0 before anybody had any of it.
+        self._ends = 0.0
 
-    def next(self) -> "asyncio.Future[None]":
+    def ends(self, now: float) -> float:
+        """When the slice is over that all works of this turn have together; without a loop nobody waits."""
+        try:
+            loop = self._running_loop()
+        except RuntimeError:
+            return now + SLICE_S
+        if not self._ends:
+            self._ends = now + SLICE_S
+            loop.call_soon(self._end)
+        return self._ends
+
+    def _end(self) -> None:
+        self._ends = 0.0
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             # Another loop in this thread: who waited on the one before waits no more.
-            self._loop, self._waiting = loop, deque()
+            self._loop, self._waiting, self._ends = loop, deque(), 0.0
+        return loop
+
+    def next(self) -> "asyncio.Future[None]":
+        loop = self._running_loop()
         turn = loop.create_future()
         self._waiting.append(turn)
         if len(self._waiting) == 1:
@@ -71,20 +94,24 @@ def next_turn() -> "asyncio.Future[None]":
 class TimeSlice:
     """Lets the loop run whenever its owner has had it for too long."""
 
-    __slots__ = ("_since",)
+    __slots__ = ("_ends",)
 
     def __init__(self) -> None:
-        self._since = monotonic()
+        self._begin()
+
+    def _begin(self) -> None:
+        now = monotonic()
+        self._ends = max(_turns.ends(now), now + min(LEAST_S, SLICE_S))
 
     @property
     def is_over(self) -> bool:
         """Has its owner had the loop for too long?"""
-        return monotonic() - self._since > SLICE_S
+        return monotonic() > self._ends
 
     async def yield_to_loop(self) -> None:
         if self.is_over:
             await next_turn()
-            self._since = monotonic()
+            self._begin()
 
     async def run(self, steps: Steps[T]) -> T:
         """Does the steps, and lets the loop run between them."""

@@ -16,6 +16,8 @@ WILDCARD: Final = "*"
 WILDCARD_PRINCIPAL: Final = "User:*"
 # The one resource of type CLUSTER.
 CLUSTER_NAME: Final = "kafka-cluster"
+# A name has as many beginnings as it is long: those of a longer one are not looked up one by one.
+MAX_BEGINNINGS: Final = 256
 # What a node says that another one does not take for a node.
 NODE_IS_REFUSED: Final = (
     "it is not taken for a node of the cluster: the principal that this node logs in as has to be one of super.users "
@@ -171,6 +173,17 @@ class AclBindingFilter(NamedTuple):
             self.operation,
             self.permission,
         )
+
+    @property
+    def names(self) -> Iterable[str] | None:
+        """The names, each once, that a rule has to have one of for this to match it; None: not to be told."""
+        if self.name is None:
+            return None
+        if self.pattern_type is not PatternType.MATCH:
+            return (self.name,)
+        if len(self.name) > MAX_BEGINNINGS:
+            return None
+        return {WILDCARD, *(self.name[:length] for length in range(len(self.name) + 1))}
 
     @property
     def is_definite(self) -> bool:

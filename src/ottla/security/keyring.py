@@ -15,10 +15,10 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeGuard, cast
 
 from ottla.config.errors import ConfigError
-from ottla.model.durable import replace_file, unique_temporary
+from ottla.model.durable import locked_directory, replace_file, unique_temporary
 from ottla.model.plugins import find_class
 from ottla.security.encryption import (
     KEY_BYTES,
@@ -46,8 +46,8 @@ class FileKeyring:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
         self._read_at: tuple[int, int, int] | None = None
+        # From the oldest to the newest. Replaced whole: another thread may be in the middle of using it.
         self._keys: dict[str, bytes] = {}
-        self._newest = ""
         self._read()
 
     def __repr__(self) -> str:
@@ -62,7 +62,8 @@ class FileKeyring:
         from cryptography.hazmat.primitives.keywrap import aes_key_wrap
 
         self._read_if_changed()
-        return self._newest, aes_key_wrap(self._keys[self._newest], data_key)
+        key_id, key = next(reversed(self._keys.items()))
+        return key_id, aes_key_wrap(key, data_key)
 
     def unwrap(self, key_id: str, wrapped: bytes) -> bytes:
         from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap
@@ -86,22 +87,35 @@ class FileKeyring:
             log.warning("the keyring is used as it was: %s", error)
 
     def _read(self) -> None:
-        try:
-            with self._path.open("rb") as file:
-                status = os.fstat(file.fileno())
-                data = file.read(MAX_KEYRING_BYTES + 1)
-        except OSError as error:
-            raise _bad(f"{self._path} cannot be read: {error.strerror or error}") from None
-        if len(data) > MAX_KEYRING_BYTES:
-            raise _bad(f"{self._path} has more than {MAX_KEYRING_BYTES} bytes")
+        data, status = _bytes_of(self._path)
         if stat.S_ISREG(status.st_mode) and status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             log.warning("the keyring %s can be read by others: chmod 600 keeps it to its owner", self._path)
         keys = _parse_keys(data, self._path)
-        self._keys, self._newest, self._read_at = keys, next(reversed(keys)), _stamp(status)
+        self._keys, self._read_at = keys, _stamp(status)
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int]:
     return (status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+def _bytes_of(path: Path) -> tuple[bytes, os.stat_result]:
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            data = file.read(MAX_KEYRING_BYTES + 1)
+    except OSError as error:
+        raise _bad(f"{path} cannot be read: {error.strerror or error}") from None
+    if len(data) > MAX_KEYRING_BYTES:
+        raise _bad(f"{path} has more than {MAX_KEYRING_BYTES} bytes")
+    return data, status
+
+
+def _is_key_id(text: Any) -> TypeGuard[str]:
+    # Half a character, which JSON has a way to write, is no text of UTF-8.
+    try:
+        return isinstance(text, str) and 0 < len(text.encode()) <= MAX_KEY_ID_BYTES
+    except UnicodeEncodeError:
+        return False
 
 
 def _parse_keys(data: bytes, path: Path) -> dict[str, bytes]:
@@ -123,7 +137,7 @@ def _parse_keys(data: bytes, path: Path) -> dict[str, bytes]:
     keys: dict[str, bytes] = {}
     for number, entry in enumerate(entries, 1):
         key_id, key = (entry.get("id"), entry.get("key")) if isinstance(entry, dict) else (None, None)
-        if not isinstance(key_id, str) or not 0 < len(key_id.encode()) <= MAX_KEY_ID_BYTES:
+        if not _is_key_id(key_id):
             raise _bad(f"key {number} of {path} has no 'id' of 1 to {MAX_KEY_ID_BYTES} bytes")
         if key_id in keys:
             raise _bad(f"{path} has the key {key_id!r} twice")
@@ -138,12 +152,18 @@ def _parse_keys(data: bytes, path: Path) -> dict[str, bytes]:
 
 def add_key(path: Path, key_id: str) -> None:
     """A key at random behind those of a file, which is made if it is not there; ConfigError if it is no keyring."""
-    keys = _parse_keys(path.read_bytes(), path) if path.exists() else {}
+    # What two add at once must both be there: somebody may have encrypted with either by then.
+    with locked_directory(path.parent):
+        _add_key(path, key_id)
+
+
+def _add_key(path: Path, key_id: str) -> None:
+    keys = _parse_keys(_bytes_of(path)[0], path) if path.exists() else {}
     if path.suffix == ".toml":
         raise _bad(
             f"{path} is TOML, which is not written here: add the key by hand, or keep the keyring as JSON"
         )
-    if not 0 < len(key_id.encode()) <= MAX_KEY_ID_BYTES:
+    if not _is_key_id(key_id):
         raise _bad(f"the id of a key has 1 to {MAX_KEY_ID_BYTES} bytes")
     if key_id in keys:
         raise _bad(f"{path} has a key {key_id!r} already")

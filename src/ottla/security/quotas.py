@@ -1,8 +1,9 @@
 """Client quotas: how much users, client ids and addresses may use, and how long they wait if it was more.
 
-Purpose: Kafka's quota arithmetic. Bytes and request time are a Rate over sampled windows (KIP-13, KIP-124), changes of
-topics a TokenBucket (KIP-599), new connections a Rate for the broker, for a listener and for an address (KIP-612).
-Which quota holds for whom is said by a QuotaTable, or by a ClientQuotaCallback of the operator's (KIP-257).
+Purpose: Kafka's quota arithmetic. Bytes and request time are a Rate over sampled windows (KIP-13, KIP-124), with a Pace
+of our own for bytes, changes of topics a TokenBucket (KIP-599), new connections a Rate for the broker, for a listener
+and for an address (KIP-612). Which quota holds for whom is said by a QuotaTable, or by a ClientQuotaCallback of the
+operator's (KIP-257).
 
 Rules: no clock, no I/O; `now_ms` is a parameter, of any clock that does not go back. Recording is a few operations on
 floats, and nothing at all while no quota is set. What is remembered of clients is bounded, and forgotten when they have
@@ -218,6 +219,45 @@ class TokenBucket:
         return rounded_ms(self.debt_ms(limit))
 
 
+class Pace:
+    """Whoever was over its limit gets evenly what it may have, until what it used then counts no more.
+
+    What was used at once counts no more at once, eleven seconds later, and in Kafka as much may be used at once again:
+    over half a minute, a client that does what it may is a quarter below its limit or a fifth above, by chance. Here it
+    may use what comes in, and what has come in during one window. Nobody has to wait for this who is not over.
+    """
+
+    __slots__ = ("_expiry_ms", "_paid_ms", "_window_ms", "until_ms")
+
+    def __init__(self, windows: QuotaWindows) -> None:
+        self._window_ms = windows.window_ms
+        self._expiry_ms = windows.expiry_ms
+        # Until when the pace is kept.
+        self.until_ms = -inf
+        # Until when the limit has room for what was used; what is more than all windows hold is forgotten.
+        self._paid_ms = -inf
+
+    def is_over(self, throttle_ms: int, now_ms: float, *, is_used: bool) -> None:
+        """By the rate there is so long to wait, for what is used or would be: the pace is kept from then on."""
+        wait_ms = min(throttle_ms, self._expiry_ms)
+        if now_ms >= self.until_ms:
+            self._paid_ms = now_ms + wait_ms if is_used else now_ms
+        self.until_ms = now_ms + wait_ms + self._expiry_ms
+
+    def record(self, amount: float, limit: float, now_ms: float) -> None:
+        """So much is used."""
+        paid_ms = max(self._paid_ms, now_ms - self._window_ms) + amount / limit * 1000.0
+        self._paid_ms = min(paid_ms, now_ms + self._expiry_ms)
+
+    def throttle_ms(self, now_ms: float) -> int:
+        """How long nothing more may be used; right after something was, or while the pace is kept."""
+        wait_ms = self._paid_ms - now_ms
+        return max(rounded_ms(wait_ms), 1) if wait_ms > 0.0 else 0
+
+    def end(self) -> None:
+        self.until_ms = -inf
+
+
 def rounded_ms(value: float) -> int:
     """As Java rounds, within what a response can say."""
     return floor(value + 0.5) if value < MAX_THROTTLE_MS else MAX_THROTTLE_MS
@@ -320,14 +360,20 @@ _ANY: Final = "\udc00"
 class Sensor:
     """What those who share a quota have used."""
 
-    __slots__ = ("bucket", "is_current", "limit", "max_throttle_ms", "may_be_over", "rate")
+    __slots__ = ("bucket", "is_current", "limit", "max_throttle_ms", "may_be_over", "pace", "rate")
 
     def __init__(
-        self, limit: float, rate: Rate, bucket: TokenBucket | None, max_throttle_ms: int = MAX_THROTTLE_MS
+        self,
+        limit: float,
+        rate: Rate,
+        bucket: TokenBucket | None,
+        pace: Pace,
+        max_throttle_ms: int = MAX_THROTTLE_MS,
     ) -> None:
         self.limit = limit
         self.rate = rate
         self.bucket = bucket
+        self.pace = pace
         self.max_throttle_ms = max_throttle_ms
         # Was it too much when something was recorded last, or is the limit another since?
         self.may_be_over = False
@@ -337,15 +383,25 @@ class Sensor:
     def record_and_throttle_ms(self, amount: float, now_ms: float) -> int:
         """So much was used: how long the client has to wait now; 0 if it is within its quota."""
         throttle_ms = self.rate.record_and_throttle_ms(amount, self.limit, now_ms)
-        return min(throttle_ms, self.max_throttle_ms) if throttle_ms else 0
+        pace = self.pace
+        if now_ms < pace.until_ms:
+            pace.record(amount, self.limit, now_ms)
+        elif not throttle_ms:
+            return 0
+        if throttle_ms:
+            pace.is_over(throttle_ms, now_ms, is_used=True)
+        self.rate.ample = -inf  # all that is used comes here
+        return min(max(throttle_ms, pace.throttle_ms(now_ms)), self.max_throttle_ms)
 
     def record(self, amount: float, now_ms: float) -> None:
-        """So much was used, or, if it is negative, was not after all; the next request waits for it."""
+        """So much was used; the next request waits for it."""
         self.may_be_over = self.rate.record_and_throttle_ms(amount, self.limit, now_ms) > 0
 
     def throttle_ms(self, now_ms: float) -> int:
         """How long the client has to wait for what was recorded."""
-        return self.record_and_throttle_ms(0.0, now_ms) if self.may_be_over else 0
+        if not self.may_be_over:
+            return 0
+        return min(self.rate.record_and_throttle_ms(0.0, self.limit, now_ms), self.max_throttle_ms)
 
     def record_unless_throttled(self, amount: float, now_ms: float) -> int:
         """So much is to be used: 0 if it is, or how long the client has to wait, and then it is not (unrecord).
@@ -353,10 +409,18 @@ class Sensor:
         What is too much for any wait is used once nothing else was: in Kafka a consumer whose next batch is larger than
         all windows have room for never gets it.
         """
+        pace = self.pace
+        if now_ms < pace.until_ms and (throttle_ms := pace.throttle_ms(now_ms)):
+            return throttle_ms
         throttle_ms = self.rate.record_and_throttle_ms(amount, self.limit, now_ms)
         if not throttle_ms or self.rate.has_only(amount):
+            if now_ms < pace.until_ms:
+                pace.record(amount, self.limit, now_ms)
+                self.rate.ample = -inf
             return 0
         self.rate.record(-amount, now_ms)
+        self.rate.ample = -inf
+        pace.is_over(throttle_ms, now_ms, is_used=False)
         return throttle_ms
 
 
@@ -441,7 +505,7 @@ class ClientQuotaManager:
         return 0 if sensor is None else sensor.record_and_throttle_ms(amount, now_ms)
 
     def record(self, principal: KafkaPrincipal, client_id: str | None, amount: float, now_ms: float) -> None:
-        """So much was used, or, if it is negative, was not after all; the next request waits for it."""
+        """So much was used; the next request waits for it."""
         sensor = self.sensor(principal, client_id, now_ms)
         if sensor is not None:
             sensor.record(amount, now_ms)
@@ -516,11 +580,12 @@ class ClientQuotaManager:
             is_bucket = self.type is QuotaType.CONTROLLER_MUTATION
             bucket = TokenBucket(self.windows, now_ms) if is_bucket else None
             sensor = self._sensors[tags] = Sensor(
-                limit, Rate(self.windows, now_ms), bucket, self._max_throttle_ms
+                limit, Rate(self.windows, now_ms), bucket, Pace(self.windows), self._max_throttle_ms
             )
         if sensor.limit != limit:
             sensor.limit = limit
-            sensor.rate.ample = -inf  # it was for another one
+            sensor.pace.end()  # it was of another one
+            sensor.rate.ample = -inf
             sensor.may_be_over = True
         sensor.is_current = True
         return sensor

@@ -5,7 +5,8 @@ long (KIP-219): the answer goes out at once and says it too. The arithmetic is i
 
 - Produce: bytes, when they come in. The records are appended; with acks=0 there is no answer to say it in.
 - Fetch: bytes, when they would go out. What is too much is not sent: the answer is empty, its session is told nothing,
-  and the client asks again. A fetch is given no more than fits into one window, so that consumers read evenly.
+  and the client asks again. A fetch is given no more than a quarter of a window has room for, so that consumers read
+  evenly.
 - ShareFetch: whoever has to wait acquires nothing. What was acquired is sent, and waited for afterwards.
 - Time: how long a request holds the loop, in per cent of it, from when it was read or the one before it ended. It counts
   from the next answer on.
@@ -54,6 +55,8 @@ _LENGTH_BYTES: Final = 2
 # What an answer to a fetch has beside records: once, and for each partition that has some.
 ANSWER_BYTES: Final = 20
 PARTITION_BYTES: Final = 40
+# Larger ones do not fit well into windows: of what one of them has room for, a tenth would be left.
+FETCHES_PER_WINDOW: Final = 4
 # As `fetch.max.bytes`, an int32.
 MAX_FETCH_BYTES: Final = 2**31 - 1
 # Of whoever has no quota.
@@ -280,7 +283,7 @@ class ClientSensors:
         self.max_fetch_bytes = MAX_FETCH_BYTES
         if self.fetch is not None:
             in_a_window = self.fetch.limit * clients.fetch.windows.window_ms / 1000.0
-            self.max_fetch_bytes = max(int(min(in_a_window, MAX_FETCH_BYTES)), 1)
+            self.max_fetch_bytes = max(int(min(in_a_window / FETCHES_PER_WINDOW, MAX_FETCH_BYTES)), 1)
         # Does any quota hold for what it fetches?
         self.limits_fetches = self.fetch is not None or self.request is not None
         # When the request that is served was begun.

@@ -322,6 +322,7 @@ _DECODER_HELPERS: dict[str, Any] = {
             "read_tag",
             "skip_tags",
             "string_length_rest",
+            "tag_count",
             "too_long",
             "too_many",
             "too_short",
@@ -541,8 +542,8 @@ class _Decoder:
             if not tagged and not self.bounded:
                 self.source.add(f"p = skip_tags(buf, p, {n}, end)")
                 return
-            with self.source.block(f"if {n} > 127:"):
-                self.source.add(f"{n}, p = uvarint_rest(buf, p, {n})")
+            with self.source.block(f"if {n} > {primitives.MAX_TAGS}:"):
+                self.source.add(f"{n}, p = tag_count(buf, p, {n})")
             with self.source.block(f"if {n} * 2 > end - p:"):
                 self.source.add(f"raise too_many({n}, end - p)")
             self._count(n)

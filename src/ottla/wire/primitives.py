@@ -12,6 +12,9 @@ from ottla.model.errors import ErrorCode, KafkaError
 Buffer = bytes | bytearray | memoryview
 
 MAX_STRING_BYTES = 0x7FFF  # the old encoding's int16; Kafka holds the compact one to it too
+# No message has more than a handful of tags, known or not, in one place. A frame could be made of nothing else, and to
+# step over fifty million of them takes ten seconds.
+MAX_TAGS = 32
 
 
 class WireError(KafkaError):
@@ -47,6 +50,14 @@ def string_length_rest(buf: Buffer, p: int, first: int) -> tuple[int, int]:
     return value, p
 
 
+def tag_count(buf: Buffer, p: int, first: int) -> tuple[int, int]:
+    """How many tags there are in one place; `first` is the count's first byte, read before `p`."""
+    count, p = (first, p) if first < 0x80 else uvarint_rest(buf, p, first)
+    if count > MAX_TAGS:
+        raise WireError(f"{count} tags in one place, more than {MAX_TAGS}")
+    return count, p
+
+
 def put_uvarint(out: bytearray, value: int) -> None:
     """Appends an unsigned varint."""
     while value > 0x7F:
@@ -64,7 +75,7 @@ def put_string_length(out: bytearray, stored: int) -> None:
 
 def skip_tags(buf: Buffer, p: int, first: int, end: int) -> int:
     """Steps over tags none of which is known; `first` is the count's first byte, read before `p`."""
-    count, p = (first, p) if first < 0x80 else uvarint_rest(buf, p, first)
+    count, p = tag_count(buf, p, first)
     if count * 2 > end - p:
         raise too_many(count, end - p)
     for _ in range(count):

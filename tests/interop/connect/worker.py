@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -26,7 +26,10 @@ FILE = "org.apache.kafka.connect.file.FileStream"
 class ConnectWorker:
     """One worker of a Connect cluster; workers with one group share the tasks."""
 
-    def __init__(self, where: Path, address: str, group: str, **settings: object) -> None:
+    def __init__(
+        self, where: Path, address: str, group: str, settings: Mapping[str, object] | None = None
+    ) -> None:
+        """`settings`: more of the worker's own."""
         where.mkdir(parents=True, exist_ok=True)
         self._where = where
         self._port = free_ports(1)[0]
@@ -52,12 +55,17 @@ class ConnectWorker:
             "scheduled.rebalance.max.delay.ms": 1000,
             "session.timeout.ms": 6000,
             "heartbeat.interval.ms": 1000,
-            **settings,
+            **(settings or {}),
         }
         self._config = where / "worker.properties"
         self._config.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
 
     def start(self) -> None:
+        self.launch()
+        self.wait(self._serves, "a Connect worker serves", START_TIMEOUT_S)
+
+    def launch(self) -> None:
+        """Start it, and do not wait."""
         assert self._process is None, "it runs already"
         jars = fetch_jars(HERE / "connect" / "pom.xml", "connect-jars")
         command = [
@@ -66,7 +74,12 @@ class ConnectWorker:
         ]
         with (self._where / "log").open("ab") as out:
             self._process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
-        self.wait(self._serves, "a Connect worker serves", START_TIMEOUT_S)
+
+    def wait_end(self) -> str:
+        """Until it has given up by itself; what it said."""
+        assert self._process is not None
+        self._process.wait(START_TIMEOUT_S)
+        return self.log_text()
 
     def _serves(self) -> bool:
         assert self._process is not None
@@ -120,7 +133,12 @@ class ConnectWorker:
 
     def task_states(self, name: str) -> list[str]:
         """The states of a connector's tasks; none while the cluster settles."""
+        return [task["state"] for task in self.tasks(name)]
+
+    def tasks(self, name: str) -> list[dict[str, Any]]:
+        """What a connector's tasks do, and the trace of why not."""
         try:
-            return [task["state"] for task in self.get(f"/connectors/{name}/status")["tasks"]]
+            tasks: list[dict[str, Any]] = self.get(f"/connectors/{name}/status")["tasks"]
         except HTTPError:
             return []
+        return tasks

@@ -10,6 +10,7 @@ scripts/rights.py, and all rules; `ask_all` asks everything of one API on one wa
 
 from __future__ import annotations
 
+import base64
 import socket
 import uuid
 from typing import Any
@@ -20,12 +21,25 @@ from tests.interop.scripts.batches import Batch
 from tests.interop.scripts.classic_groups import coordinated
 from tests.interop.scripts.entities import ZERO_ID, encode_request
 from tests.interop.scripts.masks import masked
-from tests.interop.scripts.questions import FIRST, UNKNOWN_IDS, Asking, asked_of
-from tests.interop.scripts.rights import BOTH, DOOMED, GHOST, HIDDEN, SEEN, VOID, WORDS, User, auto_topic
+from tests.interop.scripts.questions import DAY_MS, FIRST, LIMITED, STRANGER, UNKNOWN_IDS, Asking, asked_of
+from tests.interop.scripts.rights import (
+    BOTH,
+    DOOMED,
+    EVERYTHING,
+    GHOST,
+    HIDDEN,
+    NOBODY,
+    SEEN,
+    VOID,
+    WORDS,
+    User,
+    auto_topic,
+)
 from tests.interop.scripts.script import ANSWER_TIMEOUT_S, Ranges, Script
 from tests.interop.scripts.share_groups import share_coordinated
 from tests.interop.scripts.streams_members import NOTHING_SAID, sub, topology
-from tests.interop.secured import ADMIN, BROKER, SecureNode, logged_in
+from tests.interop.scripts.users import BYTES, MUCH, change
+from tests.interop.secured import ADMIN, BROKER, Login, SecureNode, logged_in
 from tests.support.specimens import specimen
 
 from ottla.wire.registry import APIS
@@ -35,6 +49,8 @@ CREATE_ACLS, DESCRIBE_ACLS = 30, 29
 OFFSET_COMMIT, INIT_PRODUCER_ID, FIND_COORDINATOR = 8, 22, 10
 CONTROLLER_REGISTRATION = 70
 CONSUMER_HEARTBEAT, SHARE_HEARTBEAT, STREAMS_HEARTBEAT = 68, 76, 88
+CREATE_TOKEN, RENEW_TOKEN, EXPIRE_TOKEN, DESCRIBE_TOKEN = 38, 39, 40, 41
+DESCRIBE_QUOTAS, ALTER_QUOTAS = 48, 49
 CREATE_TOPICS, DELETE_TOPICS, SASL_HANDSHAKE, SASL_AUTHENTICATE = 19, 20, 17, 36
 WAYS = ("broker", "controller", "envelope")
 VICTIMS = (DOOMED, f"{DOOMED}-too")
@@ -42,8 +58,13 @@ TOPICS = (SEEN, HIDDEN, *VICTIMS)
 PATIENCE_S = 90.0
 # Their specimens would change what the next question is about; that of a controller makes Apache's controller resign.
 NO_SPECIMEN = {DELETE_TOPICS, CONTROLLER_REGISTRATION}
-# Of members that nobody knows, so that no group changes; with time enough to be answered by the controller.
-SPECIMEN_VALUES = {"member_epoch": 3, "timeout": 20_000}
+# Of members that nobody knows, so that no group changes, and of a producer that nobody knows, or transactions would end
+# while the next one asks; with time enough to be answered by the controller.
+SPECIMEN_VALUES = {
+    "member_epoch": 3,
+    "timeout": 20_000,
+    **{f"{prefix}producer_id": STRANGER["producer_id"] for prefix in ("", "v3_and_below_")},
+}
 API_KEYS = {api.name: key for key, api in APIS.items()}
 HIDDEN_TOPIC = "topic_authorization_failed"
 LOOPBACK = b"\x7f\x00\x00\x01"
@@ -60,6 +81,11 @@ class JudgedScript(Script):
         self.controller = controller
         self.user = ADMIN
         self.ids: dict[str, uuid.UUID] = dict(UNKNOWN_IDS)
+        # Of the tokens that are there from the beginning, by owner; and how many have been made up to now.
+        self.hmacs: dict[str, bytes] = {}
+        self.tokens = 0
+        # Of those who have none of the users' passwords.
+        self.logins: dict[str, Login] = {}
 
     @property
     def who(self) -> str:
@@ -69,7 +95,16 @@ class JudgedScript(Script):
         """Of the user whose turn it is."""
         at = self.node.port if self.listener == "broker" else self.controller.controller_port
         sock = socket.create_connection((self.node.host, at), timeout=ANSWER_TIMEOUT_S)
-        return logged_in(sock, self.node.cluster.security.login(self.user), self.node.host)
+        login = self.logins.get(self.user) or self.node.cluster.security.login(self.user)
+        return logged_in(sock, login, self.node.host)
+
+    def put(
+        self, api_key: int, version: int, request: bytes, case: str, correlation_id: int = 7
+    ) -> dict[str, Any]:
+        """Tokens are counted."""
+        answer = super().put(api_key, version, request, case, correlation_id)
+        self.tokens += api_key == CREATE_TOKEN and bool(answer.get("hmac"))
+        return answer
 
     def note(self, label: str, outcome: Any) -> None:
         """Topics that may not be described come last, and groups at all, in the order of a set of Java's."""
@@ -97,6 +132,9 @@ def prepare(s: JudgedScript) -> None:
         wait_until(lambda name=name: _has_producer(s, name), PATIENCE_S, f"a producer of {name}")
     _join_new_groups(s)
     _create_rules(s)
+    _limit(s)
+    for owner in (SEEN, HIDDEN, NOBODY.name):
+        _make_token(s, owner)
 
 
 def make_topic(s: JudgedScript, name: str) -> None:
@@ -165,6 +203,47 @@ def _create_rules(s: JudgedScript) -> None:
     s.as_admin()
 
 
+def _limit(s: JudgedScript) -> None:
+    entries = [change({"user": LIMITED}, (BYTES, MUCH))]
+    s.quiet(ALTER_QUOTAS, 1, {"entries": entries, "validate_only": False})
+    wait_until(
+        lambda: bool(s.quiet(DESCRIBE_QUOTAS, 1, {"components": [], "strict": False})["entries"]),
+        PATIENCE_S,
+        "the quota to arrive",
+    )
+
+
+def _make_token(s: JudgedScript, owner: str) -> None:
+    """Somebody's token, which EVERYTHING may renew; it is there when the controller finds it by its HMAC."""
+    renewers = [{"principal_type": "User", "principal_name": name} for name in (ADMIN, EVERYTHING.name)]
+    whose = {"owner_principal_type": "User", "owner_principal_name": owner}
+    made = s.quiet(CREATE_TOKEN, 3, {"renewers": renewers, "max_lifetime": -1, **whose})
+    assert made["error_code"] == "none", made["error_code"]
+    s.hmacs[owner] = made["hmac"]
+    s.tokens += 1
+    _wait_for_token(s, made["hmac"])
+
+
+def _wait_for_token(s: JudgedScript, token_hmac: bytes) -> None:
+    """Until whoever may renew it can."""
+    renewal = {"hmac": token_hmac, "renew_period": DAY_MS}
+    wait_until(
+        lambda: s.quiet(RENEW_TOKEN, 2, renewal)["error_code"] == "none", PATIENCE_S, "the token to be known"
+    )
+
+
+def _wait_for_tokens(s: JudgedScript) -> None:
+    """Until the broker shows all that have been made: it hears of them after the controller has answered."""
+    user, listener = s.user, s.listener
+    s.as_admin()
+    wait_until(
+        lambda: len(s.quiet(DESCRIBE_TOKEN, 3, {"owners": None})["tokens"]) == s.tokens,
+        PATIENCE_S,
+        f"{s.tokens} tokens",
+    )
+    s.user, s.listener = user, listener
+
+
 # ---- asking
 
 
@@ -185,8 +264,10 @@ def ask_version(s: JudgedScript, way: str, api: str, version: int, *, everybody:
     concerned = {user.name: user for user in rights.of_api(api)}
     others = {user.name: user for user in (rights.everybody() if everybody else ())}
     newest = version == s.newest(key)
+    if key == DESCRIBE_TOKEN:
+        _wait_for_tokens(s)
     for user in (others | concerned).values():
-        asking = Asking(key, version, newest, user.name, s.ids)
+        asking = Asking(key, version, newest, user.name, s.ids, s.hmacs)
         _ask(s, way, asking, user, specimens=newest and user.name in concerned)
 
 
@@ -231,6 +312,7 @@ def _forward(s: JudgedScript, asking: Asking, frame: bytes, user: User, case: st
     inner = answer.get("response_data")
     if inner:
         decoded = s.decoded(asking.api_key, asking.version, inner, 7)
+        s.tokens += asking.api_key == CREATE_TOKEN and bool(decoded.get("hmac"))
         s.record[next(reversed(s.record))]["response_data"] = masked(asking.api_key, decoded, s.symbols)
 
 
@@ -344,3 +426,62 @@ def patterns(s: JudgedScript) -> None:
         rows = found["assignment"]["topic_partitions"]
         s.note(f"given to {name}", sorted(s.symbols.get(row["topic_id"], row["topic_id"]) for row in rows))
         s.ask(CONSUMER_HEARTBEAT, 1, {**body, "member_epoch": -1, "topic_partitions": None}, f"{name} leaves")
+
+
+def tokens(s: JudgedScript) -> None:
+    """A token's life in each version: who sees it, renews it and ends it, and what whoever comes by it may not."""
+    for version in s.versions(CREATE_TOKEN):
+        _life_of_a_token(s, version)
+
+
+def _life_of_a_token(s: JudgedScript, version: int) -> None:
+    owner, renewer, stranger = NOBODY.name, EVERYTHING.name, "only-READ-TOPIC"
+    renewers = [{"principal_type": "User", "principal_name": renewer}]
+    nobody_else = {"owner_principal_type": "", "owner_principal_name": ""} if version >= 3 else {}
+    s.user = owner
+    made = s.ask(CREATE_TOKEN, version, {"renewers": renewers, "max_lifetime": DAY_MS, **nobody_else}, "made")
+    _wait_for_token(s, made["hmac"])
+    _wait_for_tokens(s)
+    older = min(version, s.newest(RENEW_TOKEN))
+    for user in (owner, renewer, stranger):
+        s.user = user
+        s.ask(DESCRIBE_TOKEN, version, {"owners": None}, f"seen by {user}")
+        for period in (-1, 0, 1000 * DAY_MS):
+            renewal = {"hmac": made["hmac"], "renew_period": period}
+            s.ask(RENEW_TOKEN, older, renewal, f"renewed by {user} for {period}")
+        s.ask(
+            EXPIRE_TOKEN,
+            older,
+            {"hmac": made["hmac"], "expiry_time_period": 1000 * DAY_MS},
+            f"ended by {user}",
+        )
+    _ask_by_token(s, version, made)
+    s.user = stranger
+    s.ask(
+        EXPIRE_TOKEN, older, {"hmac": made["hmac"], "expiry_time_period": -1}, "ended at once by a stranger"
+    )
+    s.user = renewer
+    s.ask(EXPIRE_TOKEN, older, {"hmac": made["hmac"], "expiry_time_period": -1}, "ended at once")
+    s.tokens -= 1
+    _wait_for_tokens(s)
+    for user in (owner, stranger):
+        s.user = user
+        s.ask(RENEW_TOKEN, older, {"hmac": made["hmac"], "renew_period": -1}, f"gone, renewed by {user}")
+        s.ask(EXPIRE_TOKEN, older, {"hmac": made["hmac"], "expiry_time_period": -1}, f"gone, ended by {user}")
+
+
+def _ask_by_token(s: JudgedScript, version: int, token: dict[str, Any]) -> None:
+    """By a connection that has a token in place of a password: about tokens it is told nothing."""
+    secret = base64.b64encode(token["hmac"]).decode()
+    login = s.node.cluster.security.scram_login(token["token_id"], secret, by_token=True)
+    s.user = f"token of v{version}"
+    s.logins[s.user] = login
+    older = min(version, s.newest(RENEW_TOKEN))
+    nobody_else = {"owner_principal_type": "", "owner_principal_name": ""} if version >= 3 else {}
+    s.ask(CREATE_TOKEN, version, {"renewers": [], "max_lifetime": -1, **nobody_else}, "made by token")
+    s.ask(RENEW_TOKEN, older, {"hmac": token["hmac"], "renew_period": -1}, "renewed by token")
+    s.ask(EXPIRE_TOKEN, older, {"hmac": token["hmac"], "expiry_time_period": -1}, "ended by token")
+    s.ask(DESCRIBE_TOKEN, version, {"owners": None}, "seen by token")
+    rows = [{"name": SEEN, "topic_id": ZERO_ID}]
+    s.ask(METADATA, 12, {"topics": rows, "allow_auto_topic_creation": False}, "a topic by token")
+    s.disconnect()

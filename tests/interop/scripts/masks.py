@@ -147,7 +147,7 @@ UNORDERED: list[tuple[int, str, tuple[str, ...]]] = [
     (35, "results.topics", ("name",)),
     (35, "results.topics.partitions", ("partition_index",)),
     (37, "results", ("name",)),
-    (41, "tokens", ("principal_name", "token_requester_principal_name")),
+    (41, "tokens", ("principal_name", "token_requester_principal_name", "renewers")),
     (42, "results", ("group_id",)),
     (43, "replica_election_results", ("topic",)),
     (43, "replica_election_results.partition_result", ("partition_id",)),

@@ -29,7 +29,16 @@ from tests.interop.scripts.rights import (
     own_topic,
 )
 from tests.interop.scripts.streams_members import NOTHING_SAID, internal, sub, topology
-from tests.interop.scripts.users import SHA_512, alteration, upsertion
+from tests.interop.scripts.users import (
+    BYTES,
+    EXACT,
+    MUCH,
+    SHA_512,
+    SPECIFIED,
+    alteration,
+    change,
+    upsertion,
+)
 
 Body = dict[str, Any]
 # Ids that nobody has.
@@ -40,17 +49,21 @@ TIMEOUT_MS = 20_000
 TRANSACTIONAL = 0x10
 INCREMENTAL_ALTER_CONFIGS = 44
 METADATA_TOPIC = "__cluster_metadata"
+# Whose quota is so large that nobody is held up by it.
+LIMITED = "limited"
+DAY_MS = 86_400_000
 
 
 @dataclass
 class Asking:
-    """Who asks what, and the ids of the topics that are there."""
+    """Who asks what, the ids of the topics that are there, and the HMACs of the tokens by their owners."""
 
     api_key: int
     version: int
     newest: bool
     user: str
     ids: Mapping[str, uuid.UUID]
+    hmacs: Mapping[str, bytes]
 
     def topics(self, key: str = "name", words: tuple[str, ...] = WORDS, **more: Any) -> list[Body]:
         """A row for every topic, with its name; its id too, for the versions that have one."""
@@ -637,17 +650,29 @@ def delete_acls(a: Asking) -> dict[str, Body]:
 
 @about(48)
 def describe_quotas(a: Asking) -> dict[str, Body]:
-    row = {"entity_type": "user", "match_type": 0, "match": "limited"}
-    return {"somebody's": {"components": [row], "strict": True}}
+    def of(match: int, user: str | None) -> list[Body]:
+        return [{"entity_type": "user", "match_type": match, "match": user}]
+
+    return {
+        "somebody's": {"components": of(EXACT, LIMITED), "strict": True},
+        "nobody's": {"components": of(EXACT, GHOST), "strict": True},
+        "any user's": {"components": of(SPECIFIED, None), "strict": False},
+        "all": {"components": [], "strict": False},
+        "a bad one": {"components": of(EXACT, None), "strict": False},
+    }
 
 
 @about(49)
 def alter_quotas(a: Asking) -> dict[str, Body]:
-    entry = {
-        "entity": [{"entity_type": "user", "entity_name": "limited"}],
-        "ops": [{"key": "producer_byte_rate", "value": 1e6, "remove": False}],
+    good = change({"user": LIMITED}, (BYTES, MUCH))
+    bad = change({"user": GHOST}, (BYTES, -1.0))
+    return {
+        "somebody's": {"entries": [good], "validate_only": True},
+        # It is what it was.
+        "for real": {"entries": [good], "validate_only": False},
+        "good and bad": {"entries": [good, bad], "validate_only": True},
+        "nobody's": {"entries": [], "validate_only": True},
     }
-    return {"somebody's": {"entries": [entry], "validate_only": True}}
 
 
 @about(50)
@@ -673,15 +698,22 @@ def create_token(a: Asking) -> dict[str, Body]:
 
 @about(39)
 def renew_token(a: Asking) -> dict[str, Body]:
-    return {"nobody's": {"hmac": b"no such", "renew_period": 1000}}
+    return {
+        whose: {"hmac": hmac, "renew_period": DAY_MS}
+        for whose, hmac in {"nobody's": b"no such", "nothing": b"", **a.hmacs}.items()
+    }
 
 
 @about(40)
 def expire_token(a: Asking) -> dict[str, Body]:
-    return {"nobody's": {"hmac": b"no such", "expiry_time_period": 1000}}
+    return {
+        whose: {"hmac": hmac, "expiry_time_period": DAY_MS}
+        for whose, hmac in {"nobody's": b"no such", "nothing": b"", **a.hmacs}.items()
+    }
 
 
 @about(41)
 def describe_tokens(a: Asking) -> dict[str, Body]:
-    owner = {"principal_type": "User", "principal_name": SEEN}
-    return {"all": {"owners": None}, "nobody's": {"owners": []}, "of seen": {"owners": [owner]}}
+    owners = [{"principal_type": "User", "principal_name": name} for name in (*a.hmacs, VOID)]
+    one_each = {f"of {owner['principal_name']}": {"owners": [owner]} for owner in owners}
+    return {"all": {"owners": None}, "nobody's": {"owners": []}, "of many": {"owners": owners}, **one_each}

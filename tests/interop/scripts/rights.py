@@ -4,7 +4,8 @@ Made from the table of server/authorization.py, so that an API that is new there
 there from the beginning: nothing changes between two questions, and nobody waits for a rule to arrive.
 
 Resources have one of four names. `seen` and `ghost` are what rules are about, `hidden` and `void` are not; there are
-resources called `seen` and `hidden`, and none called `ghost` and `void`.
+resources called `seen` and `hidden`, and none called `ghost` and `void`. Delegation tokens have no names: rules are
+about all of them.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ def named(user: str, kind: ResourceType) -> tuple[str, ...]:
     if kind is ResourceType.USER:
         # By the whole principal.
         return (f"User:{SEEN}", f"User:{GHOST}")
+    if kind is ResourceType.DELEGATION_TOKEN:
+        # Their ids are the nodes' to choose.
+        return ("*",)
     more = {
         ResourceType.TOPIC: (DOOMED, own_topic(user), auto_topic(user)),
         ResourceType.GROUP: GROUPS,

@@ -1,3 +1,6 @@
+import java.io.Reader;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.Locale;
@@ -16,7 +19,8 @@ import org.apache.kafka.streams.kstream.Produced;
 
 /**
  * Counts words exactly once. Every count is written, none is held back in a cache, so that one that is lost or made
- * twice can be seen. It is given settings as key=value, says its states, and ends when its standard input does.
+ * twice can be seen. It is given a file of settings and more of them as key=value, says its states, and ends when its
+ * standard input does.
  */
 public class WordCount {
     public static void main(String[] args) throws Exception {
@@ -27,7 +31,10 @@ public class WordCount {
         settings.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 0);
         settings.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, 100);
         settings.put(ConsumerConfig.AUTO_OFFSET_RESET_CONFIG, "earliest");
-        for (String arg : args) {
+        try (Reader file = Files.newBufferedReader(Path.of(args[0]))) {
+            settings.load(file);
+        }
+        for (String arg : Arrays.copyOfRange(args, 1, args.length)) {
             String[] parts = arg.split("=", 2);
             settings.put(parts[0], parts[1]);
         }

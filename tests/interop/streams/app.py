@@ -2,14 +2,17 @@
 
 app = WordCountApp(tmp_path, node.address, "wc", protocol="streams")
 app.start(); app.wait_running(); app.stop(); app.kill(); app.start()
+
+What else a client is told, a login for one, is given as `client`; it goes into a file, and is in no list of processes.
 """
 
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
-from tests.interop.apache import HERE, SMALL_HEAP
+from tests.interop.apache import HERE, SMALL_HEAP, write_properties
 from tests.interop.maven import fetch_jars
 from tests.interop.process import wait_until
 
@@ -44,6 +47,7 @@ class WordCountApp:
         *,
         protocol: str,
         threads: int = 2,
+        client: Mapping[str, object] | None = None,
     ) -> None:
         self._where = where
         self._starts = 0
@@ -55,9 +59,10 @@ class WordCountApp:
             "state.dir": where / "state",
             "num.stream.threads": threads,
         }
+        write_properties(where / "client.properties", client or {})
         self._command = [
             *("java", *SMALL_HEAP, f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}"),
-            *("-cp", f"{classes}:{fetch_streams_jars()}/*", "WordCount"),
+            *("-cp", f"{classes}:{fetch_streams_jars()}/*", "WordCount", str(where / "client.properties")),
             *(f"{key}={value}" for key, value in settings.items()),
         ]
 
@@ -87,6 +92,11 @@ class WordCountApp:
         assert self._process.poll() is None, f"the application ended\n{text[-4000:]}"
         assert "\ndied " not in text, f"a thread of the application died\n{text[-4000:]}"
         return text
+
+    def wait_death(self) -> str:
+        """Until a thread of it died; what it said."""
+        wait_until(lambda: "\ndied " in self.log_text(), START_TIMEOUT_S, "the application to give up")
+        return self.log_text()
 
     def check(self) -> None:
         """Is it alive, with all its threads?"""

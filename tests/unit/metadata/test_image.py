@@ -296,13 +296,19 @@ def acl(acl_id: bytes, principal: str = "User:a") -> r.AccessControlEntryRecord:
 def test_acls_are_found_by_what_they_say_and_a_delta_tells_which_have_changed() -> None:
     image, delta = build(EMPTY_IMAGE, acl(A), acl(B))
     saying = binding_of(acl(A))
-    assert image.acl_ids[saying] == {A, B}
+    assert image.acl_ids_of(saying) == image.acl_ids["t"][saying] == {A, B}
     assert sorted(delta.added_acls) == [(A, saying), (B, saying)]
     assert list(delta.removed_acls) == []
     after, delta = build(image, r.RemoveAccessControlEntryRecord(id=A), acl(B, "User:b"))
-    assert dict(after.acl_ids) == {binding_of(acl(B, "User:b")): {B}}
+    assert {name: dict(ids) for name, ids in after.acl_ids.items()} == {
+        "t": {binding_of(acl(B, "User:b")): {B}}
+    }
+    assert after.acl_ids_of(saying) == set()
     assert (list(delta.added_acls), list(delta.removed_acls)) == ([(B, binding_of(acl(B, "User:b")))], [A])
     assert run_to_end(difference_in_steps(image, after)).acls == delta.acls == {A, B}
     # What nobody knows may be removed.
     same, delta = build(after, r.RemoveAccessControlEntryRecord(id=A))
     assert (same.acls, list(delta.added_acls)) == (after.acls, [])
+    # Nothing is left of a name without rules.
+    none, _ = build(same, r.RemoveAccessControlEntryRecord(id=B))
+    assert (len(none.acls), len(none.acl_ids)) == (0, 0)

@@ -60,6 +60,7 @@ ALLOWED: Final[dict[str, str]] = {
     "model/tasks.py:spawn:create_task": "the one place where tasks are started",
     "model/tasks.py:spawn:add_done_callback": "a set's own method, and a coroutine's close",
     "model/time_slice.py:_is_over:call_soon": "sets a number",
+    "model/time_slice.py:ends:call_soon": "sets a number",
     "model/time_slice.py:next:call_soon": "sets a future that is not done",
     "model/time_slice.py:_give:call_soon": "sets a future that is not done",
     "storage/cleaner/process.py:main:Thread": "of another process, which ends with it whatever happens",

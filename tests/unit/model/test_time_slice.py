@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ottla.model.time_slice import SharedTimeSlice, Steps, TimeSlice, next_turn, run_to_end
+from ottla.model.time_slice import LEAST_S, SLICE_S, SharedTimeSlice, Steps, TimeSlice, next_turn, run_to_end
 
 SLICE = "ottla.model.time_slice.SLICE_S"
 USED_UP, AMPLE = -1.0, 600.0
@@ -44,6 +44,29 @@ def test_somebody_else_has_a_turn_after_each_slice(monkeypatch: pytest.MonkeyPat
 
     asyncio.run(main())
     assert order == ["a", "b"] * 3
+
+
+def test_who_begins_in_a_turn_that_is_used_up_has_little_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What five works have in one turn is not five slices; what is short ends in it nevertheless."""
+    now = 100.0
+    monkeypatch.setattr("ottla.model.time_slice.monotonic", lambda: now)
+
+    async def main() -> None:
+        nonlocal now
+        first = TimeSlice()
+        now += SLICE_S
+        assert not first.is_over
+        second = TimeSlice()
+        now += LEAST_S
+        assert first.is_over
+        assert not second.is_over
+        now += LEAST_S
+        assert second.is_over
+        await second.yield_to_loop()  # whoever has waited for a turn has it whole
+        now += SLICE_S
+        assert not second.is_over
+
+    asyncio.run(main())
 
 
 # ---- shared by several works ----------------------------------------------------------------------------

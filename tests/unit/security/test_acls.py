@@ -7,6 +7,7 @@ from ottla.security.acls import (
     ALL_CLUSTER_OPERATIONS,
     ALL_GROUP_OPERATIONS,
     ALL_TOPIC_OPERATIONS,
+    MAX_BEGINNINGS,
     AclBinding,
     AclBindingFilter,
     AclOperation,
@@ -69,6 +70,19 @@ def test_filters(wanted: AclBindingFilter, matched: set[str]) -> None:
         "*/p": rule("*", PREFIXED),
     }
     assert {name for name, binding in rules.items() if wanted.matches(binding)} == matched
+    names = wanted.names
+    assert names is None or {rules[name].name for name in matched} <= set(names), (
+        "they are found by their names"
+    )
+
+
+def test_the_names_of_the_rules_that_a_filter_can_match() -> None:
+    assert AclBindingFilter(principal="User:a").names is None
+    assert set(AclBindingFilter(name="ab").names or ()) == {"ab"}
+    longest = AclBindingFilter(name="x" * MAX_BEGINNINGS, pattern_type=PatternType.MATCH)
+    found = list(longest.names or ())
+    assert len(found) == len(set(found)) == MAX_BEGINNINGS + 2
+    assert longest._replace(name="x" * (MAX_BEGINNINGS + 1)).names is None
 
 
 def test_a_filter_that_leaves_nothing_open_means_one_rule() -> None:

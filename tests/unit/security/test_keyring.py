@@ -4,6 +4,7 @@ import base64
 import json
 import logging
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,14 @@ import pytest
 
 from ottla.config.errors import ConfigError
 from ottla.security.encryption import LeftSealed, Opener, Sealer
-from ottla.security.keyring import MAX_KEYRING_BYTES, FileKeyring, load_keyring, load_opener, load_sealer
+from ottla.security.keyring import (
+    MAX_KEYRING_BYTES,
+    FileKeyring,
+    add_key,
+    load_keyring,
+    load_opener,
+    load_sealer,
+)
 
 KEY = base64.b64encode(bytes(range(32))).decode()
 SHORT = base64.b64encode(bytes(31)).decode()
@@ -73,6 +81,7 @@ def test_json_and_toml(tmp_path: Path) -> None:
         ({"keys": [{"id": "", "key": KEY}]}, "key 1 of .* has no 'id'"),
         ({"keys": [{"id": "é" * 128, "key": KEY}]}, "no 'id' of 1 to 255 bytes"),
         ({"keys": [{"id": 7, "key": KEY}]}, "has no 'id'"),
+        ({"keys": [{"id": "\ud800", "key": KEY}]}, "has no 'id'"),
         ({"keys": [{"id": "a"}]}, "'a' of .* is not 32 bytes in base64"),
         ({"keys": [{"id": "a", "key": SHORT}]}, "is not 32 bytes"),
         ({"keys": [{"id": "a", "key": KEY[:-1]}]}, "is not 32 bytes"),
@@ -164,3 +173,16 @@ def test_without_the_extra_it_is_said_what_is_missing(monkeypatch: pytest.Monkey
     for given in ("/etc/ottla/keys.json", f"{__name__}:RING", RING):
         with pytest.raises(ConfigError, match=r"pip install 'ottla\[security\]'"):
             load_keyring(given)
+
+
+# ---- two at once ------------------------------------------------------------------------------------------------
+
+
+def test_what_two_add_at_once_is_all_there(tmp_path: Path) -> None:
+    """Somebody may have encrypted with either by then: a key that is lost is all that it has encrypted."""
+    path = tmp_path / "keys.json"
+    ids = [f"key-{number}" for number in range(24)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda key_id: add_key(path, key_id), ids))
+    assert sorted(FileKeyring(path).key_ids) == sorted(ids)
+    assert [each.name for each in tmp_path.iterdir()] == ["keys.json"]

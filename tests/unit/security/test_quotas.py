@@ -198,19 +198,65 @@ def test_request_time_is_waited_for_no_longer_than_a_window() -> None:
     assert throttle(limits((entity(user="alice"), 1.0)), ALICE, "a", 10_000) > 1_000_000
 
 
-def test_a_throttled_fetch_takes_back_what_it_did_not_bring() -> None:
-    manager = limits((entity(user="alice"), 100.0))
-    assert throttle(manager, ALICE, "a", 5_000) == 40_000
-    manager.record(ALICE, "a", -5_000, T0)
-    assert throttle(manager, ALICE, "a", 1_000) == 0
-
-
 def test_what_is_throttled_does_not_happen() -> None:
     sensor = limits((entity(user="alice"), 100.0)).sensor(ALICE, "a", T0)
     assert sensor is not None
     assert sensor.record_unless_throttled(600, T0) == 0
     assert sensor.record_unless_throttled(600, T0) == 2_000
     assert sensor.record_unless_throttled(400, T0) == 0, "and was not counted"
+
+
+def test_what_was_too_much_once_does_not_come_at_once_again() -> None:
+    manager = limits((entity(user="alice"), 100.0))
+    sensor = manager.sensor(ALICE, "a", T0)
+    assert sensor is not None
+    assert sensor.record_unless_throttled(1_000, T0) == 0
+    assert sensor.record_unless_throttled(100, T0) == 1_000
+    assert sensor.record_unless_throttled(100, T0 + 9_000) == 1_000
+    later = T0 + 11_000
+    # A second's worth has come in since, and what comes in from now on; Kafka would let a thousand be used.
+    assert sensor.record_unless_throttled(100, later) == 0
+    assert sensor.record_unless_throttled(100, later) == 0
+    assert sensor.record_unless_throttled(100, later) == 1_000
+    assert sensor.record_unless_throttled(100, later + 999.6) == 1, (
+        "never nothing while there is something to wait for"
+    )
+    assert sensor.record_unless_throttled(150, later + 1_000) == 0
+    # Another limit, another pace.
+    assert sensor.record_unless_throttled(100, later + 1_000) == 1_500
+    manager.set_quota(entity(user="alice"), 200.0)
+    assert manager.sensor(ALICE, "a", later + 1_000) is sensor
+    assert sensor.record_unless_throttled(100, later + 1_000) == 0
+
+
+def test_while_a_pace_is_kept_nothing_is_used_beside_it() -> None:
+    """Handlers add to a rate by themselves for as long as it is ample, and the pace would not hear of it."""
+    sensor = limits((entity(user="alice"), 100.0)).sensor(ALICE, "a", T0)
+    assert sensor is not None
+    assert sensor.record_unless_throttled(10, T0) == 0
+    assert sensor.rate.ample > 900
+    assert sensor.record_unless_throttled(1_000, T0) > 0
+    assert sensor.rate.ample < 0
+    assert sensor.record_and_throttle_ms(10, T0 + 1) == 99
+    assert sensor.rate.ample < 0
+    assert sensor.record_unless_throttled(10, T0 + 5_000) == 0
+    assert sensor.rate.ample < 0
+    after = T0 + 30_000
+    assert sensor.record_and_throttle_ms(10, after) == 0
+    assert sensor.rate.ample > 900
+
+
+def test_a_pace_is_not_kept_for_longer_than_windows_remember() -> None:
+    sensor = limits((entity(user="alice"), 100.0)).sensor(ALICE, "a", T0)
+    assert sensor is not None
+    assert sensor.record_and_throttle_ms(10_000_000, T0) > 90_000_000, "that is Kafka's formula"
+    # Of others who share the quota.
+    assert sensor.record_unless_throttled(1, T0) == 11_000
+    assert sensor.record_unless_throttled(1, T0 + 11_000) == 0
+    assert sensor.record_and_throttle_ms(10_000_000, T0 + 11_500) > 90_000_000
+    assert sensor.record_unless_throttled(1, T0 + 11_500) == 11_000
+    after = T0 + 11_500 + 22_000
+    assert sensor.record_unless_throttled(1_000, after) == 0, "as if nothing had been"
 
 
 def test_what_is_too_much_for_all_windows_happens_when_nothing_else_did() -> None:

@@ -161,7 +161,7 @@ def fetched(world: World, connection: Any, records_bytes: int, client_id: str = 
 def test_a_fetch_that_is_too_much_is_not_sent_and_not_counted() -> None:
     world, connection = World(), Connection()
     world.set("consumer_byte_rate", 1_000.0, user="alice")
-    assert world.quotas.sensors_of(ALICE, "app").max_fetch_bytes == 1_000, "what one window has room for"
+    assert world.quotas.sensors_of(ALICE, "app").max_fetch_bytes == 250, "a quarter of a window"
     size = 1_000 - quotas.ANSWER_BYTES - quotas.PARTITION_BYTES
     assert [fetched(world, connection, size) for _ in range(12)] == [0] * 10 + [1_000] * 2
     assert connection.throttled == [1_000] * 2
@@ -208,30 +208,50 @@ def test_a_share_fetch_waits_afterwards() -> None:
 LIMIT = 100_000.0
 
 
-def used(kind: str, size: int, from_ms: int, to_ms: int) -> int:
-    """Bytes between two moments, of a client that does as much as it may and waits as long as it is told."""
+def seconds_of(kind: str, size: int, seconds: int) -> list[int]:
+    """Bytes of each second, of a client that does as much as it may and waits as long as it is told."""
     world, connection = World(), Connection()
     world.set(f"{kind}r_byte_rate", LIMIT, user="alice")
-    total = 0
-    while (now_ms := world.clock.now_ms() - T0) < to_ms:
+    found = [0] * seconds
+    while (now_ms := world.clock.now_ms() - T0) < seconds * 1_000:
         if kind == "produce":
             throttle_ms, is_used = produced(world, connection, size), True
         else:
             throttle_ms = fetched(world, connection, size - quotas.ANSWER_BYTES - quotas.PARTITION_BYTES)
             is_used = not throttle_ms
-        total += size if is_used and now_ms >= from_ms else 0
+        found[now_ms // 1_000] += size if is_used else 0
         world.clock.advance(max(throttle_ms, 1))
-    return total
+    return found
 
 
 @pytest.mark.parametrize(
     ("kind", "size"),
     [(kind, size) for kind in ("produce", "consume") for size in (1_000, 10_000, 30_000)]
-    + [("consume", 100_000)],
+    + [("consume", int(LIMIT) // quotas.FETCHES_PER_WINDOW)],
 )
 def test_a_quota_is_kept_within_a_tenth(kind: str, size: int) -> None:
-    assert used(kind, size, 0, 1_000) >= 10 * LIMIT * 0.9, "whoever was silent has something left"
-    assert used(kind, size, 33_000, 99_000) / 66 == pytest.approx(LIMIT, rel=0.1)
+    found = seconds_of(kind, size, 99)
+    assert found[0] >= 10 * LIMIT * 0.9, "whoever was silent has something left"
+    assert sum(found[33:]) / 66 == pytest.approx(LIMIT, rel=0.1)
+    # Any half a minute, the first too, but for the time in which what was used at the beginning is waited for.
+    for start in (0, *range(11, 70)):
+        assert sum(found[start : start + 30]) / 30 == pytest.approx(LIMIT, rel=0.1), start
+    assert max(found[11:]) <= 2 * LIMIT + size, "and it comes evenly"
+
+
+def test_who_is_within_its_quota_waits_for_no_pace() -> None:
+    """Three seconds' worth every four seconds: nothing to wait for, in Kafka as well."""
+    world, connection = World(), Connection()
+    world.set("producer_byte_rate", LIMIT, user="alice")
+    for _ in range(20):
+        assert produced(world, connection, int(3 * LIMIT)) == 0
+        world.clock.advance(4_000)
+    # Too much, once: for as long as that counts, what is used at once is waited for.
+    assert produced(world, connection, int(11 * LIMIT)) > 0
+    world.clock.advance(10_500)
+    assert produced(world, connection, int(3 * LIMIT)) > 0
+    world.clock.advance(15_000)
+    assert produced(world, connection, int(3 * LIMIT)) == 0
 
 
 # --- time

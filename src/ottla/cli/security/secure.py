@@ -66,6 +66,7 @@ class SecureDirectory:
         """Make what is missing. A directory with data but without these files has no users yet, and stays as it is."""
         if self.server_properties.exists():
             return
+        from ottla.model.durable import locked_directory
         from ottla.security.tls.authority import require_cryptography
         from ottla.storage.dirs.meta_properties import read_meta_properties
 
@@ -76,6 +77,12 @@ class SecureDirectory:
                 "add them with `ottla user add` and follow docs/security.md"
             )
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with locked_directory(self.folder):
+            self._prepare(data_dir, port)
+
+    def _prepare(self, data_dir: Path, port: int | None) -> None:
+        if self.server_properties.exists():  # somebody else has made it meanwhile
+            return
         if not (self.folder / CA_CERTIFICATE).exists() or not (self.folder / CA_KEY).exists():
             for left in (CA_CERTIFICATE, CA_KEY):  # of a start that came to no end
                 (self.folder / left).unlink(missing_ok=True)

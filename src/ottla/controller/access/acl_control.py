@@ -63,7 +63,7 @@ def create_acls(
         except KafkaError as refusal:
             result.error_code, result.error_message = int(refusal.code), refusal.message
         else:
-            if binding not in rules.image.acl_ids and binding not in new:
+            if not rules.image.acl_ids_of(binding) and binding not in new:
                 new.add(binding)
                 records.append(_record(_new_id(rules.image, new_uuid), binding))
                 check_record_count(records)
@@ -97,7 +97,7 @@ def delete_acls(
 ) -> Steps[ControllerResult[m.DeleteAclsResponse]]:
     """Removes the rules that match any of the filters; each filter is answered with those that it matches."""
     filters = yield from _filters(request)
-    _check_work(rules.image, filters)
+    yield from _check_work(rules.image, filters)
     removed: dict[Uuid, RemoveAccessControlEntryRecord] = {}
     results: list[m.DeleteAclsFilterResult] = []
     matches = 0
@@ -142,10 +142,20 @@ def _filters(request: m.DeleteAclsRequest) -> Steps[list[AclBindingFilter]]:
     return filters
 
 
-def _check_work(image: ClusterImage, filters: list[AclBindingFilter]) -> None:
-    scans = sum(1 for each in filters if each.only is None)
-    if scans > 1 and scans * len(image.acls) > MAX_COMPARISONS:
-        raise _too_many()
+def _check_work(image: ClusterImage, filters: list[AclBindingFilter]) -> Steps[None]:
+    """One filter is always looked at, however many rules there are."""
+    scans = comparisons = 0
+    for wanted in filters:
+        if wanted.only is None:
+            scans += 1
+            names = wanted.names
+            if names is None:
+                comparisons += len(image.acls)
+            else:
+                comparisons += sum(len(image.acl_ids.get(name, ())) for name in names)
+        if scans > 1 and comparisons > MAX_COMPARISONS:
+            raise _too_many()
+        yield
 
 
 def _too_many() -> KafkaError:
@@ -156,12 +166,18 @@ def _too_many() -> KafkaError:
 
 
 def candidates(image: ClusterImage, wanted: AclBindingFilter) -> Iterator[tuple[AclBinding, frozenset[Uuid]]]:
-    """The rules to look at, and their ids: all of them, unless only one can match."""
-    only = wanted.only
-    if only is None:
-        yield from image.acl_ids.items()
-    elif (acl_ids := image.acl_ids.get(only)) is not None:
-        yield only, acl_ids
+    """The rules to look at, and their ids: those of the names that can match, or all of them if it names nothing."""
+    only, names = wanted.only, wanted.names
+    if only is not None:
+        if acl_ids := image.acl_ids_of(only):
+            yield only, acl_ids
+    elif names is None:
+        for alike in image.acl_ids.values():
+            yield from alike.items()
+    else:
+        for name in names:
+            if (found := image.acl_ids.get(name)) is not None:
+                yield from found.items()
 
 
 def _matching(binding: AclBinding) -> m.DeleteAclsMatchingAcl:

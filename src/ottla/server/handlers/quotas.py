@@ -8,6 +8,7 @@ from ottla.metadata.image import ClusterImage, QuotaEntity
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.time_slice import Steps, TimeSlice
 from ottla.server.context import Context
+from ottla.server.errors import says_errors_by_item
 from ottla.server.limits import MAX_DECIDED_ELEMENTS
 from ottla.server.network.connection import Listener
 from ottla.server.registry import handles
@@ -61,6 +62,14 @@ async def describe_client_quotas(
         )
     entries = await TimeSlice().run(described_quotas(ctx.node.image(), wanted, strict=request.strict))
     return DescribeClientQuotasResponse(error_message="", entries=entries)  # as Kafka says that there is none
+
+
+def _nothing_described(request: DescribeClientQuotasRequest, code: ErrorCode) -> DescribeClientQuotasResponse:
+    """As Kafka does it: no list at all, not one that is empty, and not a word."""
+    return DescribeClientQuotasResponse(error_code=int(code), error_message=None, entries=None)
+
+
+says_errors_by_item(DescribeClientQuotasRequest, _nothing_described)
 
 
 def _filter(components: list[ComponentData]) -> Filter:

@@ -80,6 +80,8 @@ MAX_READY_BYTES = 1024 * 1024
 UNSENT_BYTES = 256 * 1024
 # The smallest request: api key, version, correlation id, and a null client id.
 MIN_FRAME_BYTES = 8
+# Of what the log says about a connection that is closed.
+MAX_REASON_LENGTH = 500
 
 # How a TLS client begins to speak: a record of its handshake, in whatever version.
 TLS_HANDSHAKE = 0x1603
@@ -329,7 +331,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._closing = True
         if reason is not None:
-            log.info("closing connection %s:%d on %s: %s", *self.peer, self.host.listener_name, reason)
+            log.info("closing connection %s:%d on %s: %s", *self.peer, self.host.listener_name, _told(reason))
         if self._transport is not None:
             self._transport.abort()
 
@@ -794,6 +796,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._reading_paused and self._transport is not None and not (self._closing or self._lost):
             self._reading_paused = False
             self._transport.resume_reading()
+
+
+def _told(reason: str) -> str:
+    """In one line: it may repeat a stranger's words, as many as a frame has room for, with line ends in them."""
+    told = reason if len(reason) <= MAX_REASON_LENGTH else f"{reason[:MAX_REASON_LENGTH]}…"
+    return told if told.isprintable() else ascii(told)[1:-1]
 
 
 def describe_handler(coroutine: Coroutine[Any, Any, Reply | None]) -> str:

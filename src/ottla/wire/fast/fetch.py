@@ -28,6 +28,7 @@ from ottla.wire.fast.fetch_one import (
 )
 from ottla.wire.fast.produce import DEFAULT_PAIR, MAX_PARTITIONS, Endpoint, TopicKey, put_node_endpoints
 from ottla.wire.primitives import (
+    MAX_TAGS,
     Buffer,
     WireError,
     put_string_length,
@@ -37,6 +38,7 @@ from ottla.wire.primitives import (
     read_uvarint,
     skip_tags,
     string_length_rest,
+    tag_count,
     too_many,
     too_short,
     uvarint_rest,
@@ -257,8 +259,8 @@ def _compact_forgotten(
 
 def _request_tags(r: FetchFast, buf: Buffer, version: int, p: int, count: int, end: int) -> int:
     """The tags of the request: the cluster id, and the replica that asks (KIP-903)."""
-    if count > 127:
-        count, p = uvarint_rest(buf, p, count)
+    if count > MAX_TAGS:
+        count, p = tag_count(buf, p, count)
     for _ in range(count):
         tag, p, stop = read_tag(buf, p, end)
         if tag == 0:
@@ -275,8 +277,8 @@ def _request_tags(r: FetchFast, buf: Buffer, version: int, p: int, count: int, e
 
 def _partition_tags(w: Wanted, buf: Buffer, version: int, p: int, count: int, end: int) -> int:
     """The tags of a partition: the follower's directory (KIP-853) and its high watermark (KIP-1166)."""
-    if count > 127:
-        count, p = uvarint_rest(buf, p, count)
+    if count > MAX_TAGS:
+        count, p = tag_count(buf, p, count)
     for _ in range(count):
         tag, p, stop = read_tag(buf, p, end)
         if tag == 0 and version >= 17:

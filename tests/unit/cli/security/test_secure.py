@@ -2,6 +2,7 @@
 
 import socket
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -113,6 +114,21 @@ def test_a_start_that_came_to_no_end_is_finished(secure: SecureDirectory, tmp_pa
     secure.prepare(tmp_path / "data", None)
     secure.renew(config_of(secure))
     assert len(secure.first_users()) == 2
+
+
+def test_two_that_start_at_once_have_the_same_users(tmp_path: Path) -> None:
+    """Whoever came second would have written other passwords over those that the cluster was made with."""
+    made = SecureDirectory(tmp_path / "data-secure")
+    with ThreadPoolExecutor(6) as threads:
+
+        def start(_: int) -> tuple[bytes, bytes, bytes]:
+            made.prepare(tmp_path / "data", None)
+            files = (made.server_properties, made.client_properties, made.folder / "ca.pem")
+            server, client, ca = (file.read_bytes() for file in files)
+            return server, client, ca
+
+        found = list(threads.map(start, range(6)))
+    assert len(set(found)) == 1
 
 
 def test_a_certificate_is_renewed_in_time_with_its_names(

@@ -7,13 +7,14 @@ import pytest
 from tests.unit.controller.support import Cluster
 
 from ottla.controller.access import acl_control
-from ottla.controller.access.acl_control import create_acls, delete_acls
+from ottla.controller.access.acl_control import candidates, create_acls, delete_acls
 from ottla.controller.result import MAX_RECORDS_PER_USER_OP
 from ottla.metadata.image import binding_of
 from ottla.metadata.records import AccessControlEntryRecord, RemoveAccessControlEntryRecord
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
 from ottla.model.time_slice import run_to_end
+from ottla.security.acls import MAX_BEGINNINGS, AclBindingFilter, PatternType
 from ottla.wire.messages.security import acls as m
 
 TOPIC, CLUSTER, LITERAL, PREFIXED, READ, WRITE, DENY, ALLOW = 2, 4, 3, 4, 3, 4, 2, 3
@@ -190,12 +191,36 @@ def test_a_filter_that_leaves_nothing_open(rules: Rules) -> None:
     assert rules.names == ["*", "orders"]
 
 
+def test_what_a_filter_names_is_found_among_thousands(rules: Rules) -> None:
+    rules.create(
+        *(creation(f"t{n}") for n in range(2_000)),
+        creation("t1", operation=WRITE),
+        creation("t", resource_pattern_type=PREFIXED),
+        creation("*"),
+    )
+
+    def looked_at(wanted: AclBindingFilter) -> list[str]:
+        return sorted(binding.name for binding, _ in candidates(rules.cluster.image, wanted))
+
+    named = AclBindingFilter(name="t1", principal="User:alice")
+    assert looked_at(named) == ["t1", "t1"]
+    assert looked_at(named._replace(pattern_type=PatternType.MATCH)) == ["*", "t", "t1", "t1"]
+    assert looked_at(named._replace(name="nobody")) == []
+    assert len(looked_at(named._replace(name=None))) == 2_003
+    # A name that has too many beginnings is looked for among all.
+    long = AclBindingFilter(name="t" * (MAX_BEGINNINGS + 1), pattern_type=PatternType.MATCH)
+    assert len(looked_at(long)) == 2_003
+    assert rules.delete(matching(resource_name_filter=long.name, pattern_type_filter=2)) == [(0, ["*", "t"])]
+    assert rules.delete(matching(resource_name_filter="t1")) == [(0, ["t1", "t1"])]
+    assert (len(rules.names), looked_at(named)) == (1_999, [])
+
+
 def test_a_rule_that_a_log_holds_twice_goes_whole(rules: Rules) -> None:
     rules.create(creation())
     (record,) = rules.cluster.image.acls.values()
     twin = AccessControlEntryRecord(**{**vars_of(record), "id": rules.new_uuid()})
     rules.cluster.apply(twin)
-    assert len(rules.cluster.image.acl_ids[binding_of(record)]) == 2
+    assert len(rules.cluster.image.acl_ids_of(binding_of(record))) == 2
     assert rules.delete(matching()) == [(0, ["orders"])]
     assert rules.names == []
     assert len(rules.cluster.image.acl_ids) == 0
@@ -224,4 +249,9 @@ def test_filters_that_together_match_too_much(rules: Rules, monkeypatch: pytest.
     with pytest.raises(KafkaError):
         rules.delete(matching(operation=WRITE), matching(operation=WRITE))
     assert rules.delete(matching(operation=WRITE)) == [(0, [])], "one is always looked at"
+    # What a filter names is all that it is held against.
+    named = [matching(resource_name_filter=f"t{n}", operation=WRITE) for n in range(20)]
+    assert rules.delete(*named) == [(0, [])] * 20
+    with pytest.raises(KafkaError):
+        rules.delete(*named, *named)
     assert len(rules.names) == 20

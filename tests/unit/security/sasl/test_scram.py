@@ -493,3 +493,45 @@ def test_whatever_a_server_sends_last_it_has_not_signed(message: bytes) -> None:
     with pytest.raises(SaslError):
         client.evaluate(message)
     assert not client.complete
+
+
+# ---- planted bugs -----------------------------------------------------------------------------------------------
+
+
+class ProofNotCompared(ScramSaslServer):
+    """Takes any proof of a user that there is."""
+
+    def _is_proof(self, proof: bytes, auth_message: bytes) -> bool:
+        super()._is_proof(proof, auth_message)
+        return True
+
+
+class OwnStoredKeyCompared(ScramSaslServer):
+    """Compares the stored key with itself."""
+
+    def _is_proof(self, proof: bytes, auth_message: bytes) -> bool:
+        stored_key = self._claim.credential.stored_key
+        return hmac.compare_digest(stored_key, stored_key)
+
+
+@pytest.mark.parametrize("broken", [ProofNotCompared, OwnStoredKeyCompared])
+@pytest.mark.parametrize(
+    "check",
+    [
+        lambda: test_who_may_not_fails_at_the_proof_with_the_same_words("alice", "wrong", False),
+        lambda: test_who_may_not_fails_at_the_proof_with_the_same_words("id", "wrong", True),
+    ],
+)
+def test_a_proof_that_is_not_compared_is_found(
+    monkeypatch: pytest.MonkeyPatch, broken: type[ScramSaslServer], check: Callable[[], None]
+) -> None:
+    monkeypatch.setitem(globals(), "ScramSaslServer", broken)
+    assert type(server()) is broken
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        check()
+
+
+def test_a_servers_signature_that_is_not_compared_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scram.hmac, "compare_digest", lambda one, other: True)
+    with pytest.raises(pytest.fail.Exception):
+        test_a_server_that_has_not_signed_is_not_believed(b"v=" + base64.b64encode(bytes(32)), "password")

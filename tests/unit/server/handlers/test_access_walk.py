@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.interop.process import wait_until
-from tests.support.judged_broker import JudgedBroker, codes, rule
+from tests.support.judged_broker import Judge, JudgedBroker, codes, rule
 from tests.unit.server.handlers import test_handler_access as given
 from tests.unit.server.test_authorization import FILLED
 
@@ -19,7 +19,7 @@ from ottla.model.errors import ErrorCode
 from ottla.model.ids import ZERO_UUID
 from ottla.records.record import build_batch
 from ottla.security.acls import CLUSTER_NAME, AclOperation, ResourceType
-from ottla.server import handlers
+from ottla.server import dispatch, handlers
 from ottla.server.authorization import ACCESS
 from ottla.server.network.connection import Listener
 from ottla.server.registry import ADVERTISED, routes
@@ -712,3 +712,39 @@ def test_one_right_on_the_cluster_is_enough_at_a_broker(broker: JudgedBroker, ke
         assert NO_CLUSTER in codes(broker.ask(request, route.max_version))
     finally:
         broker.may_all()
+
+
+# ---- planted bugs -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_an_api_that_is_not_checked_is_found(
+    broker: JudgedBroker, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if its handler did not ask for this right: the walk notices, for each of them."""
+    operation, kind, _ = case.right
+    authorize = Judge.authorize
+
+    def unchecked(judge: Judge, *asked: Any) -> bool:
+        return asked[2:4] == (operation, kind) or authorize(judge, *asked)
+
+    def by_type(judge: Judge, *asked: Any) -> bool:
+        return asked[2:4] == (operation, kind) or judge.inner.authorize_by_resource_type(*asked)
+
+    monkeypatch.setattr(Judge, "authorize", unchecked)
+    monkeypatch.setattr(Judge, "authorize_by_resource_type", by_type)
+    with pytest.raises(AssertionError):
+        test_without_the_right_it_is_refused_and_with_it_served(broker, case)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [key for key, route in sorted(routes(Listener.BROKER).items()) if route.access.cluster],
+    ids=lambda key: APIS[key].name,
+)
+def test_one_that_is_not_checked_as_a_whole_is_found(
+    broker: JudgedBroker, key: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "check_access", lambda *asked: None)
+    with pytest.raises(AssertionError):
+        test_one_right_on_the_cluster_is_enough_at_a_broker(broker, key)

@@ -1,5 +1,6 @@
 """Who may fetch what: consumers by the topic, followers by the cluster, and nobody by another's session."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from ottla.model.errors import ErrorCode
 from ottla.model.ids import Uuid
 from ottla.security.acls import AclOperation, ResourceType
 from ottla.security.principal import KafkaPrincipal
+from ottla.server.fetch_sessions import FetchSession
 from ottla.server.network.output import Deferred
 from ottla.wire.codec import decode
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -222,3 +224,24 @@ def test_what_may_not_be_read_is_said_in_every_answer(world: World) -> None:
     for epoch in (1, 2):
         again = fetch_request(session_id=session_id, session_epoch=epoch, max_wait_ms=0)
         assert (DENIED, False) in codes(answer(world, again))
+
+
+# ---- planted bugs -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        lambda world: test_a_session_is_its_principals(world, [asked(0)]),
+        lambda world: test_a_session_is_its_principals(world, [asked(0), asked(1)]),
+        lambda world: test_nobody_ends_the_session_of_another(world, -1),
+        lambda world: test_nobody_ends_the_session_of_another(world, 0),
+        test_also_without_an_authorizer,
+    ],
+)
+def test_a_session_that_serves_whoever_names_it_is_found(
+    world: World, check: Callable[[World], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FetchSession, "belongs_to", lambda session, principal: True)
+    with pytest.raises(AssertionError):
+        check(world)

@@ -15,7 +15,7 @@ from ottla.wire.codec import decode
 from ottla.wire.framing import decode_response_header
 from ottla.wire.messages.fetch import FetchResponse
 
-LIMIT = 1_000.0
+LIMIT = 4_000.0
 VERSION = 17
 
 
@@ -67,7 +67,7 @@ def test_what_is_too_much_is_not_sent(world: Limited, partitions: int) -> None:
         world.append(world.host(index), 100)
     first = world.ask(*wanted, session_epoch=-1)
     assert (first.throttle_time_ms, len(records(first))) == (0, partitions)
-    world.used(20_000)
+    world.used(80_000)
     second = world.ask(*wanted, session_epoch=-1)
     assert second.throttle_time_ms > 0
     assert (second.error_code, second.responses) == (ErrorCode.NONE, [])
@@ -83,7 +83,7 @@ def test_a_session_is_as_before(world: Limited, partitions: int) -> None:
         world.append(world.host(index), 100)
     opened = world.ask(*wanted, session_epoch=0)
     assert opened.session_id
-    world.used(20_000)
+    world.used(80_000)
     again = [asked(index, 0) for index in range(partitions)]
     empty = world.ask(*again, session_id=opened.session_id, session_epoch=1)
     assert (empty.session_id, empty.responses) == (opened.session_id, [])
@@ -96,7 +96,7 @@ def test_a_session_is_as_before(world: Limited, partitions: int) -> None:
 
 def test_a_session_that_was_to_be_opened_is_not(world: Limited) -> None:
     world.append(world.host(0), 100)
-    world.used(20_000)
+    world.used(80_000)
     refused = world.ask(asked(0), session_epoch=0)
     assert (refused.session_id, refused.responses) == (0, [])
     assert refused.throttle_time_ms > 0
@@ -107,7 +107,7 @@ def test_one_that_waited_is_throttled_when_there_is_something(world: Limited) ->
     partition = world.host(0)
     waiting = world.fetch(fetch_request(asked(0), session_epoch=-1), VERSION)
     assert isinstance(waiting, Deferred)
-    world.used(20_000)
+    world.used(80_000)
     world.append(partition, 100)
     world.loop.turn()
     assert waiting.done
@@ -117,19 +117,19 @@ def test_one_that_waited_is_throttled_when_there_is_something(world: Limited) ->
     assert answer.responses == []
 
 
-def test_no_fetch_gets_more_than_a_window_has_room_for(world: Limited) -> None:
+def test_no_fetch_gets_more_than_a_quarter_of_a_window(world: Limited) -> None:
     partition = world.host(0)
     for _ in range(50):
         world.append(partition, 100)
     (size,) = records(world.ask(asked(0), session_epoch=-1))
-    assert 500 < size <= LIMIT
+    assert 500 < size <= LIMIT / 4
 
 
 def test_a_batch_that_no_window_has_room_for_comes_all_the_same(world: Limited) -> None:
     partition = world.host(0)
-    world.append(partition, 50_000)
+    world.append(partition, 200_000)
     (size,) = records(world.ask(asked(0), session_epoch=-1))
-    assert size > 50_000
+    assert size > 200_000
     assert world.ask(asked(0), session_epoch=-1).throttle_time_ms > 30_000
 
 

@@ -11,6 +11,7 @@ from ottla.metadata import records as r
 from ottla.metadata.delta import ImageBuilder
 from ottla.metadata.image import EMPTY_IMAGE
 from ottla.model.errors import ErrorCode
+from ottla.server.errors import error_response
 from ottla.server.handlers import quotas
 from ottla.wire.codec import encode
 from ottla.wire.messages.admin import quotas as m
@@ -105,6 +106,13 @@ def test_what_is_found(parts: tuple[tuple[str, int, str | None], ...], strict: b
 )
 def test_what_cannot_be_asked(parts: tuple[tuple[str, int, str | None], ...], code: ErrorCode) -> None:
     assert describe(*parts) is code
+
+
+def test_who_may_not_ask_is_given_no_list() -> None:
+    request = m.DescribeClientQuotasRequest(components=[], strict=False)
+    answer = error_response(request, 1, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "DESCRIBE_CONFIGS is needed")
+    assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert (answer.entries, answer.error_message) == (None, None)
 
 
 def test_a_change_is_the_controllers() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
@@ -344,6 +345,67 @@ def test_whatever_else_comes_first_ends_the_connection(
     assert bool(caplog.records) == bool(frame), "one line says why"
 
 
+@pytest.mark.parametrize("amid", [False, True])
+def test_a_name_that_fills_a_frame_does_not_fill_the_log(
+    amid: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(server: Server, connect: Connect) -> None:
+        client = await connect()
+        if amid:
+            await client.handshake()
+            await client.log_in("\x01\n" * 4_000, "x")
+        else:
+            await client.handshake("\x01\n" * 4_000)
+        assert await client.is_closed()
+
+    with caplog.at_level(logging.INFO, "ottla.server"):
+        run(scenario, Users())
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert len(line) < 1_000
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("amid", [False, True])
+@pytest.mark.parametrize(
+    "frame",
+    [
+        # Tags of the header, and of the body, that are claimed and that are there; a token that is claimed.
+        b"\0\x24\0\2\0\0\0\7\xff\xff\xff\xff\xff\xff\x0f" + bytes(100),
+        b"\0\x24\0\2\0\0\0\7\xff\xff\xa0\x1f" + b"\x63\0" * 4_000,
+        b"\0\x24\0\2\0\0\0\7\xff\xff\0\1\xff\xff\xff\xff\x07" + bytes(100),
+        b"\0\x24\0\2\0\0\0\7\xff\xff\0\1\xa0\x1f" + b"\x63\0" * 4_000,
+        b"\0\x24\0\2\0\0\0\7\xff\xff\0\xff\xff\xff\xff\x0f" + bytes(100),
+        b"\0\x24\0\1\0\0\0\7\xff\xff\x7f\xff\xff\xff" + bytes(100),
+        b"\0\x11\0\1\0\0\0\7\x7f\xff" + bytes(100),
+        b"\0\x11\0\1\0\0\0\7\xff\xff\x7f\xff" + bytes(100),
+    ],
+    ids=map(str, range(8)),
+)
+def test_counts_that_strangers_claim_are_not_believed(
+    frame: bytes, amid: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """CVE-2022-34917, CVE-2026-111108, CVE-2026-111115: refused by what there is, and nothing is made of it."""
+
+    async def scenario(server: Server, connect: Connect) -> None:
+        client = await connect()
+        if amid:
+            await client.handshake()
+        tracemalloc.start()
+        try:
+            client.writer.write(len(frame).to_bytes(4, "big") + frame)
+            assert await client.is_closed()
+            assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        finally:
+            tracemalloc.stop()
+        assert not server.served
+
+    with caplog.at_level(logging.INFO, "ottla.server"):
+        run(scenario, Users())
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "INVALID_REQUEST" in line or "ILLEGAL_SASL_STATE" in line
+    assert len(line) < 1_000
+
+
 @pytest.mark.parametrize(
     "request_", [HEARTBEAT, ApiVersionsRequest(), SaslHandshakeRequest(mechanism="PLAIN")]
 )
@@ -409,6 +471,24 @@ def test_a_session_ends_when_the_setting_or_the_credential_says(
             assert await client.who_am_i() == "User:alice"
 
     run(scenario, users)
+
+
+def test_a_name_with_line_ends_writes_no_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    users = Users()
+    users.reauth_ms = 60_000
+
+    async def scenario(server: Server, connect: Connect) -> None:
+        client = await connect()
+        await client.handshake()
+        await client.log_in("a\nclosing connection of somebody else")
+        server.clock += 70
+        client.writer.write(request_frame(HEARTBEAT, 0, 7, "test"))
+        assert await client.is_closed()
+
+    with caplog.at_level(logging.INFO, "ottla.server"):
+        run(scenario, users)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "User:a\\nclosing" in line
 
 
 def test_a_session_goes_on_for_who_proves_it_again() -> None:

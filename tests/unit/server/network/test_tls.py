@@ -1,18 +1,20 @@
 """What TLS adds to a connection: handshakes, who the client is, and clients that do not do it right."""
 
 import asyncio
+import hmac
 import logging
 import os
 import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from tests.support.certificates import Authority
 
 from ottla.security.principal import ANONYMOUS, KafkaPrincipal
@@ -27,7 +29,7 @@ from ottla.server.network.socket_server import (
     sealed_buffer,
     shared_buffer,
 )
-from ottla.server.network.tls import HANDSHAKE_S, PIECE_BYTES, Handshakes, TlsLayer, TlsOutput
+from ottla.server.network.tls import HANDSHAKE_S, PIECE_BYTES, Handshakes, TlsConnection, TlsLayer, TlsOutput
 
 FRAME = b"\x00\x00\x00\x08request."
 RECORD_HEADER_BYTES = 5
@@ -230,6 +232,120 @@ def test_damage_after_the_handshake_ends_the_connection(
     with caplog.at_level(logging.INFO, "ottla.server"):
         run(scenario())
     assert "what came is not TLS any more" in caplog.text
+
+
+class NewKeys:
+    """A client of TLS 1.3 that asks for new keys again and again (RFC 8446, 4.6.3): no client's library does that."""
+
+    def __init__(self, key_log: str) -> None:
+        (line,) = (each for each in key_log.splitlines() if each.startswith("CLIENT_TRAFFIC_SECRET_0 "))
+        self._secret = bytes.fromhex(line.split()[2])
+        self._hash = {32: "sha256", 48: "sha384"}[len(self._secret)]
+        self._sent = 0
+
+    def _expand(self, label: bytes, size: int) -> bytes:
+        about = size.to_bytes(2, "big") + bytes([6 + len(label)]) + b"tls13 " + label + b"\0\1"
+        return hmac.digest(self._secret, about, self._hash)[:size]
+
+    def record(self, content: bytes, kind: int) -> bytes:
+        key = self._expand(b"key", {"sha256": 16, "sha384": 32}[self._hash])
+        nonce = int.from_bytes(self._expand(b"iv", 12), "big") ^ self._sent
+        self._sent += 1
+        header = b"\x17\x03\x03" + (len(content) + 17).to_bytes(2, "big")
+        return header + AESGCM(key).encrypt(nonce.to_bytes(12, "big"), content + bytes([kind]), header)
+
+    def ask(self) -> bytes:
+        asked = self.record(b"\x18\0\0\1\1", 22)  # KeyUpdate, update_requested
+        self._secret, self._sent = self._expand(b"traffic upd", len(self._secret)), 0
+        return asked
+
+
+def asks_for_new_keys(
+    authority: Authority,
+    tmp_path: Path,
+    scenario: Callable[[Server, NewKeys, Any], Coroutine[Any, Any, None]],
+) -> None:
+    """Over a connection on which the client has sent nothing yet."""
+
+    async def work() -> None:
+        context = authority.client_context()
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.keylog_filename = str(tmp_path / "keys")
+        async with serving(authority.server_context(authority.issue())) as server:
+            reader, writer = await server.connect(context)
+            await until(lambda: [each for each in server.connections if each._is_established])  # type: ignore[attr-defined]
+            await scenario(server, NewKeys((tmp_path / "keys").read_text()), (reader, writer))
+            writer.transport.abort()
+
+    run(work())
+
+
+async def send_raw(writer: asyncio.StreamWriter, data: bytes) -> None:
+    with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as sock:
+        sock.setblocking(False)
+        while data:
+            try:
+                data = data[sock.send(data) :]
+            except BlockingIOError:
+                await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("size", [1, 3, 5, 7, 27, 1000, 100_000])
+def test_records_are_found_in_whatever_pieces_they_come(size: int) -> None:
+    sizes = [0, 1, 4, 5, 6, 300, 16_384, 22, 22, 22, 0, 7]
+    data = b"".join(b"\x17\x03\x03" + each.to_bytes(2, "big") + b"x" * each for each in sizes)
+    for most in (1, 2, 5, 100):
+        records, held, taken, at = tls.Records(), b"", b"", 0
+        while at < len(data):
+            held += data[at : at + size]
+            at += size
+            while held:
+                begun = records.begun
+                count = records.take(memoryview(held), most)
+                assert records.begun - begun <= most
+                taken += held[:count]
+                held = held[count:]
+                if not count:
+                    assert len(held) < RECORD_HEADER_BYTES, (
+                        "but for a part of a header all is taken in the end"
+                    )
+                    break
+        assert records.begun == len(sizes)
+        assert taken == data
+
+
+def test_new_keys_may_be_asked_for(authority: Authority, tmp_path: Path) -> None:
+    async def scenario(server: Server, keys: NewKeys, streams: Any) -> None:
+        reader, writer = streams
+        for _ in range(3):
+            asked = b"".join(keys.ask() for _ in range(5))
+            await send_raw(writer, asked + keys.record(FRAME, 23))
+            assert await reader.readexactly(len(FRAME)) == FRAME
+
+    asks_for_new_keys(authority, tmp_path, scenario)
+
+
+@pytest.mark.parametrize("between", [b"", FRAME])
+def test_who_asks_for_nothing_but_new_keys_is_closed_and_holds_nobody_up(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture, between: bytes
+) -> None:
+    """A read of them is half a second's work, and as many answers, which nobody may ever take."""
+
+    async def scenario(server: Server, keys: NewKeys, streams: Any) -> None:
+        flood = b""
+        while len(flood) < 200_000:
+            flood += b"".join(keys.ask() for _ in range(20)) + (keys.record(between, 23) if between else b"")
+        (connection,) = server.connections
+        with suppress(ConnectionError):
+            await send_raw(streams[1], flood)
+        await until(lambda: not len(server.connections))
+        assert isinstance(connection, TlsConnection)
+        assert connection._records.begun < 10 * tls.MAX_EMPTY_RECORDS, "most of it was never looked at"
+        assert await server.ask(authority.client_context()) == FRAME
+
+    with caplog.at_level(logging.INFO, "ottla.server"):
+        asks_for_new_keys(authority, tmp_path, scenario)
+    assert "TLS records without content" in caplog.text
 
 
 def test_what_is_refused_amid_answers_ends_with_a_goodbye(
