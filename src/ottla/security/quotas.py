@@ -426,9 +426,10 @@ class Sensor:
 
 def unlimited_sensor() -> Sensor:
     """One that is never over: of whoever has no quota, where that is not to be asked for every time."""
-    rate = Rate(QuotaWindows(), 0.0)
+    windows = QuotaWindows()
+    rate = Rate(windows, 0.0)
     rate.ample = rate.until_ms = inf
-    return Sensor(inf, rate, None)
+    return Sensor(inf, rate, None, Pace(windows))
 
 
 class ClientQuotaManager:

@@ -8,8 +8,8 @@ long (KIP-219): the answer goes out at once and says it too. The arithmetic is i
   and the client asks again. A fetch is given no more than a quarter of a window has room for, so that consumers read
   evenly.
 - ShareFetch: whoever has to wait acquires nothing. What was acquired is sent, and waited for afterwards.
-- Time: how long a request holds the loop, in per cent of it, from when it was read or the one before it ended. It counts
-  from the next answer on.
+- Time: how long a request holds the loop, in per cent of it, from when it was read or the one before it ended. That
+  counts from the next answer on.
 - Changes of topics are counted by the controller (ottla.controller.topics); its answer says how long to wait.
 
 Rules: where no quota is set a request costs one look at `enabled`. Where there is one, whose it is is known of the
