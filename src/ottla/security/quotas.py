@@ -424,6 +424,14 @@ class Sensor:
         return throttle_ms
 
 
+def unlimited_sensor() -> Sensor:
+    """One that is never over: of whoever has no quota, where that is not to be asked for every time."""
+    windows = QuotaWindows()
+    rate = Rate(windows, 0.0)
+    rate.ample = rate.until_ms = inf
+    return Sensor(inf, rate, None, Pace(windows))
+
+
 class ClientQuotaManager:
     """Kafka's ClientQuotaManager of one type: produce, fetch, request or controller mutation.
 

@@ -102,21 +102,21 @@ class Dispatcher:
         if not quotas.measures_time:
             return answer
         self._ended = ended = monotonic()
-        sensor = client.request
-        if sensor is None or not route.has_quota or connection.is_of_node:
+        if not route.has_quota or connection.is_of_node:
             return answer
-        now_ms, rate = ended * 1000.0, sensor.rate
-        percent = (ended - began) * 100.0
+        rate, now_ms, percent = client.time.rate, ended * 1000.0, (ended - began) * 100.0
         value = rate.value + percent
         if value <= rate.ample and now_ms < rate.until_ms:
             rate.value = value
             rate.last_ms = now_ms
         else:
-            sensor.record(percent, now_ms)
+            client.time.record(percent, now_ms)
         return self._measured(client, answer) if type(answer) is CoroutineType else answer
 
     def _measured(self, client: ClientSensors, answer: Answer) -> Answer:
         """What is left to do, measured too."""
+        if client.request is None:
+            return answer
         measured: Any = self._quotas.measured(cast(Any, answer), client.principal, client.client_id)
         measured.__qualname__ = getattr(answer, "__qualname__", "")  # what the log calls it
         return cast(Answer, measured)

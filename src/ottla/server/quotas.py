@@ -8,10 +8,13 @@ long (KIP-219): the answer goes out at once and says it too. The arithmetic is i
   and the client asks again. A fetch is given no more than a quarter of a window has room for, so that consumers read
   evenly.
 - ShareFetch: whoever has to wait acquires nothing. What was acquired is sent, and waited for afterwards.
-- Time: how long a request holds the loop, in per cent of it. It counts from the next answer on.
+- Time: how long a request holds the loop, in per cent of it, from when it was read or the one before it ended. That
+  counts from the next answer on.
 - Changes of topics are counted by the controller (ottla.controller.topics); its answer says how long to wait.
 
-Rules: where no quota is set a request costs one look at `enabled`. What nodes ask of each other (whatever needs
+Rules: where no quota is set a request costs one look at `enabled`. Where there is one, whose it is is known of the
+request before, and the Dispatcher and the handlers of Produce and Fetch look in place whether anything can be too much
+(Rate.ample): every request of everybody takes these steps. What nodes ask of each other (whatever needs
 CLUSTER_ACTION, and what followers fetch) is not limited, and a connection on which they do is always read. Quotas
 follow the committed metadata of the node, whatever its roles. Owned by the node, on its loop.
 """
@@ -36,6 +39,7 @@ from ottla.security.quotas import (
     ConnectionRates,
     QuotaWindows,
     load_callback,
+    unlimited_sensor,
 )
 from ottla.server.network.connection import Connection
 from ottla.wire.framing import decode_request_header
@@ -55,6 +59,8 @@ PARTITION_BYTES: Final = 40
 FETCHES_PER_WINDOW: Final = 4
 # As `fetch.max.bytes`, an int32.
 MAX_FETCH_BYTES: Final = 2**31 - 1
+# Of whoever has no quota.
+UNLIMITED: Final = unlimited_sensor()
 
 
 class QuotaManagers:
@@ -179,21 +185,16 @@ class QuotaManagers:
     # --- produce
 
     def produced(self, connection: Connection, size_bytes: int, acks: int) -> int:
-        """A produce request of this size has come in: how long its client has to wait."""
+        """A produce request of this size has come in: how long its client has to wait.
+
+        Its handler comes here only if it cannot be certain that there is nothing to wait for.
+        """
         client: ClientSensors = connection.quotas
-        throttle_ms = 0
-        sensor = client.produce
-        if sensor is not None:
-            rate, now_ms = sensor.rate, client.now_ms
-            value = rate.value + size_bytes
-            if value <= rate.ample and now_ms < rate.until_ms:
-                rate.value = value
-                rate.last_ms = now_ms
-            else:
-                throttle_ms = sensor.record_and_throttle_ms(size_bytes, now_ms)
-        sensor = client.request
-        if sensor is not None and sensor.may_be_over and acks:
-            throttle_ms = max(throttle_ms, sensor.throttle_ms(client.now_ms))
+        throttle_ms, now_ms = 0, client.now_ms
+        if client.produce is not None:
+            throttle_ms = client.produce.record_and_throttle_ms(size_bytes, now_ms)
+        if client.request is not None and client.request.may_be_over and acks:
+            throttle_ms = max(throttle_ms, client.request.throttle_ms(now_ms))
         if throttle_ms:
             connection.throttle(throttle_ms)
         return throttle_ms
@@ -210,18 +211,11 @@ class QuotaManagers:
     ) -> int:
         """An answer has so much of so many partitions: 0 if it is to be sent, or how long its client has to wait."""
         throttle_ms = 0
-        sensor = client.request
-        if sensor is not None and sensor.may_be_over:
-            throttle_ms = sensor.throttle_ms(now_ms)
-        sensor = client.fetch
-        if sensor is not None and not throttle_ms:
-            rate, size_bytes = sensor.rate, ANSWER_BYTES + PARTITION_BYTES * partitions + records_bytes
-            value = rate.value + size_bytes
-            if value <= rate.ample and now_ms < rate.until_ms:
-                rate.value = value
-                rate.last_ms = now_ms
-            else:
-                throttle_ms = sensor.record_unless_throttled(size_bytes, now_ms)
+        if client.request is not None and client.request.may_be_over:
+            throttle_ms = client.request.throttle_ms(now_ms)
+        if client.fetch is not None and not throttle_ms:
+            size_bytes = ANSWER_BYTES + PARTITION_BYTES * partitions + records_bytes
+            throttle_ms = client.fetch.record_unless_throttled(size_bytes, now_ms)
         if throttle_ms:
             connection.throttle(throttle_ms)
         return throttle_ms
@@ -259,13 +253,16 @@ class ClientSensors:
         "_unpack",
         "client_id",
         "fetch",
+        "fetch_rate",
         "limits_fetches",
         "max_fetch_bytes",
         "now_ms",
         "principal",
         "produce",
+        "produce_rate",
         "raw",
         "request",
+        "time",
         "version",
     )
 
@@ -277,6 +274,10 @@ class ClientSensors:
         self.produce = clients.produce.sensor(principal, client_id, now_ms)
         self.fetch = clients.fetch.sensor(principal, client_id, now_ms)
         self.request = clients.request.sensor(principal, client_id, now_ms)
+        # The same for who looks first whether anything can be too much, where None would be one step more.
+        self.produce_rate = UNLIMITED.rate if self.produce is None else self.produce.rate
+        self.fetch_rate = UNLIMITED.rate if self.fetch is None else self.fetch.rate
+        self.time = UNLIMITED if self.request is None else self.request
         # Kafka gives as much as all windows but one have room for: ten seconds' worth at once, and then it is waited
         # twice as long as that, until what was recorded first is forgotten.
         self.max_fetch_bytes = MAX_FETCH_BYTES

@@ -203,3 +203,36 @@ def test_the_quota_that_holds(
             # With two samples of a second, the most in a window is the limit itself.
             found = manager.max_in_window(KafkaPrincipal("User", user), client, T0)
             assert found == (naive_limit(table, user, client) or float("inf"))
+
+
+@given(
+    limit=st.sampled_from([0.5, 10.0, 1_000.0, 1e12]),
+    windows=st.sampled_from([QuotaWindows(), QuotaWindows(2, 1_000), QuotaWindows(1, 500)]),
+    events=st.lists(
+        st.tuples(
+            st.one_of(st.integers(0, 20_000), st.floats(0, 30), st.integers(-50, -1)),
+            st.sampled_from([0.0, 0.25, 7.0, 999.0, 1_000.0, 3_500.0, 12_000.0]),
+        ),
+        max_size=60,
+    ),
+)
+def test_adding_up_in_place_is_the_same_as_recording(
+    limit: float, windows: QuotaWindows, events: list[tuple[float, float]]
+) -> None:
+    """What callers do that look at `ample` and `until_ms` first, beside the whole arithmetic every time."""
+    looking, whole = Rate(windows, 1_000_000.0), Rate(windows, 1_000_000.0)
+    now_ms = 1_000_000.0
+    for amount, passed_ms in events:
+        now_ms += passed_ms
+        expected_ms = whole.record_and_throttle_ms(amount, limit, now_ms)
+        value = looking.value + amount
+        if value <= looking.ample and now_ms < looking.until_ms:
+            looking.value = value
+            looking.last_ms = now_ms
+            found_ms = 0
+        else:
+            found_ms = looking.record_and_throttle_ms(amount, limit, now_ms)
+        assert found_ms == expected_ms
+        window_ms = whole.window_size_ms(now_ms)
+        assert (whole.measure(now_ms) <= limit) or expected_ms > 0 or window_ms <= 1.0, "never let pass"
+        assert (looking.measure(now_ms), looking.last_ms) == (whole.measure(now_ms), whole.last_ms)

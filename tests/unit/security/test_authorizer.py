@@ -550,3 +550,39 @@ def decisions_of(judge: StandardAuthorizer) -> list[bool]:
         for name in ("orders", "or", "x")
         for principal in (ALICE, BOB)
     ]
+
+
+def test_topics_that_may_be_written_to_and_read_are_known_until_rules_change() -> None:
+    judge = StandardAuthorizer()
+    rule_id, topic_id = Uuid(bytes(16)), b"\1" * 16
+    write = AclBinding(
+        ResourceType.TOPIC,
+        "a",
+        PatternType.PREFIXED,
+        "User:alice",
+        "*",
+        AclOperation.WRITE,
+        AclPermissionType.ALLOW,
+    )
+    judge.apply([(rule_id, write)])
+    about = Decisions(judge, ALICE, HOST)
+    assert about.allows_to_write("ab", "ab")
+    assert about.allows_to_write(topic_id, "ab")
+    assert not about.allows_to_write("b", "b")
+    assert not about.allows_to_read("ab", "ab")
+    assert (about.writable, about.readable) == ({"ab", topic_id}, set())
+    judge.apply([], [rule_id])
+    assert about.version != judge.version, "nobody goes by them any more"
+    assert not about.allows_to_read("ab", "ab")
+    assert (about.version, about.writable) == (judge.version, set())
+    assert not about.allows_to_write(topic_id, "ab")
+
+
+def test_topics_that_are_known_to_be_allowed_are_not_too_many() -> None:
+    about = Decisions(StandardAuthorizer([ALICE]), ALICE, HOST)
+    assert about.allows_to_read("x" * 30_000, "x" * 30_000)
+    for number in range(2_000):
+        assert about.allows_to_write(f"t{number}", f"t{number}")
+        assert about.allows_to_read(f"t{number}", f"t{number}")
+    assert (len(about.writable), len(about.readable)) == (500, 500)
+    assert max(map(len, about.readable)) < 10

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -585,3 +586,38 @@ def test_a_callback_is_found_by_its_import_path() -> None:
     for wrong in ("nowhere.at.all", "collections.OrderedDict", "x", f"{__name__}.ALICE"):
         with pytest.raises(ConfigError, match=r"client\.quota\.callback\.class"):
             load_callback(key, wrong, {})
+
+
+# --- what happens with every request
+
+
+def test_another_limit_is_looked_at_at_once() -> None:
+    manager = ClientQuotaManager(QuotaType.PRODUCE)
+    manager.set_quota((("user", "alice"),), 1e9)
+    sensor = manager.sensor(ALICE, "app", T0)
+    assert sensor is not None
+    assert sensor.record_and_throttle_ms(20_000, T0) == 0
+    assert sensor.rate.ample > 1e9
+    manager.set_quota((("user", "alice"),), 1_000.0)
+    assert manager.sensor(ALICE, "app", T0) is sensor
+    assert sensor.rate.value + 1 > sensor.rate.ample, "nothing is certain any more"
+    assert sensor.record_and_throttle_ms(0, T0) == 10_000
+
+
+def test_whether_it_matters_how_a_client_calls_itself() -> None:
+    quotas = ClientQuotas()
+    table: dict[Any, dict[str, float]] = {}
+
+    def change(entity: Any, **limits: float) -> bool:
+        table[entity] = limits
+        quotas.update([entity], table)
+        return quotas.is_by_client_id
+
+    user, both, default = (("user", "a"),), (("client-id", "x"), ("user", "a")), (("client-id", None),)
+    assert not change(user, producer_byte_rate=1.0, request_percentage=2.0)
+    assert change(both, producer_byte_rate=1.0)
+    assert change(both, producer_byte_rate=3.0), "changed, not another one"
+    assert change(default, consumer_byte_rate=1.0)
+    assert change(both)
+    assert not change(default)
+    assert not change(default), "nothing was there"

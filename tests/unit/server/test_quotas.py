@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Coroutine, Mapping
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +16,16 @@ from ottla.metadata.delta import ImageBuilder
 from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
 from ottla.security.principal import ANONYMOUS, KafkaPrincipal
 from ottla.security.quotas import ClientQuotas, QuotaWindows
-from ottla.server import quotas
+from ottla.server import dispatch, handlers, quotas
+from ottla.server.dispatch import Dispatcher
+from ottla.server.network.connection import Listener
 from ottla.server.quotas import ClientSensors, QuotaManagers
+from ottla.server.registry import routes
 from ottla.wire.framing import encode_request
 from ottla.wire.messages.groups.classic import HeartbeatRequest
 from ottla.wire.messages.produce import ProduceRequest
+
+handlers.load()
 
 ALICE = KafkaPrincipal("User", "alice")
 T0 = 1_000_000
@@ -368,6 +375,112 @@ def test_what_was_found_for_a_client_is_kept_until_something_changes() -> None:
     assert again.produce is first.produce
     world.set("producer_byte_rate", None, user="alice")
     assert found().produce is None
+
+
+def test_how_a_client_calls_itself_is_looked_at_where_it_makes_a_difference() -> None:
+    world, connection = World(), Connection()
+
+    def found(client_id: str) -> ClientSensors:
+        frame = request(client_id)
+        return world.quotas.client_of(connection, frame, 4, len(frame))  # type: ignore[arg-type]
+
+    world.set("producer_byte_rate", 5.0, user="alice")
+    assert found("a") is found("b")
+    world.set("request_percentage", 5.0, user="alice", client_id="b")
+    assert found("a").request is None
+    assert found("b").request is not None
+    assert found("a").request is None
+    world.set("request_percentage", None, user="alice", client_id="b")
+    assert found("a") is found("b")
+
+
+# --- by the dispatcher
+
+
+class Dispatched:
+    """A dispatcher whose one API takes as long as it is told, and the time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, world: World) -> None:
+        self.now = 1_000.0
+        self.takes = 0.0
+        self.world = world
+        monkeypatch.setattr(dispatch, "monotonic", lambda: self.now)
+        services: Any = SimpleNamespace(quotas=world.quotas, authorizer=None)
+        self.dispatcher = Dispatcher(services, Listener.BROKER)
+        route = routes(Listener.BROKER)[ProduceRequest.API_KEY]
+        self.route = replace(route, raw=self._serve)
+        self.unlimited = replace(route, raw=self._serve, has_quota=False)
+        self.connection: Any = Connection()
+        self.connection.is_of_node = False
+        self.answer: Any = b"answer"
+
+    def _serve(self, *_: Any) -> Any:
+        self.now += self.takes
+        return self.answer
+
+    def ask(self, takes: float, *, has_quota: bool = True, client_id: str = "app") -> Any:
+        self.takes = takes
+        self.dispatcher._routes = {0: self.route if has_quota else self.unlimited}
+        frame = request(client_id)
+        return self.dispatcher(self.connection, frame, 4, len(frame))
+
+    def used(self, client_id: str = "app") -> float:
+        """Seconds, as recorded."""
+        sensor = self.world.quotas.clients.request.sensor(ALICE, client_id, self.now * 1000.0)
+        now_ms = self.now * 1000.0
+        if sensor is None:
+            return 0.0
+        return sensor.rate.measure(now_ms) * sensor.rate.window_size_ms(now_ms) / 1e5
+
+
+def test_each_request_is_measured_from_the_end_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.set("request_percentage", 1e6, user="alice")
+    asked = Dispatched(monkeypatch, world)
+    asked.connection.last_active = asked.now
+    for takes in (0.125, 0.25):
+        assert asked.ask(takes) == b"answer"
+    assert asked.used() == pytest.approx(0.375)
+    asked.now += 0.5  # nobody asks
+    asked.connection.last_active = asked.now
+    asked.ask(0.125)
+    assert asked.used() == pytest.approx(0.5), "what was between them counts for nobody"
+
+
+@pytest.mark.parametrize("client_ids", [("app", "app"), ("other", "app")])
+def test_what_counts_for_no_quota_counts_for_no_other_request(
+    monkeypatch: pytest.MonkeyPatch, client_ids: tuple[str, str]
+) -> None:
+    world = World()
+    world.set("request_percentage", 1e6, client_id="app")
+    asked = Dispatched(monkeypatch, world)
+    asked.connection.last_active = asked.now
+    asked.ask(0.5, has_quota=client_ids[0] == "other", client_id=client_ids[0])
+    asked.ask(0.125, client_id=client_ids[1])
+    assert asked.used() == pytest.approx(0.125)
+    asked.connection.is_of_node = True
+    asked.ask(0.5)
+    assert asked.used() == pytest.approx(0.125)
+
+
+def test_a_coroutine_is_measured_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> bytes:
+        return b"done"
+
+    world = World()
+    world.set("request_percentage", 1e6, user="alice")
+    recorded: list[Any] = []
+    world.quotas.record_time = lambda *args: recorded.append(args[:2])  # type: ignore[method-assign]
+    asked = Dispatched(monkeypatch, world)
+    asked.connection.last_active = asked.now
+    asked.answer = work()
+    assert asyncio.run(asked.ask(0.0)) == b"done"
+    assert recorded == [(ALICE, "app")]
+    world.set("request_percentage", None, user="alice")
+    world.set("producer_byte_rate", 1e6, user="alice")
+    asked.answer = work()
+    assert asyncio.run(asked.ask(0.0)) == b"done"
+    assert len(recorded) == 1
 
 
 # --- hosts

@@ -59,7 +59,7 @@ from ottla.server.fetch_sessions import (
 from ottla.server.limits import check_size
 from ottla.server.network.connection import Connection
 from ottla.server.network.output import Answer, Deferred, Reply
-from ottla.server.quotas import ClientSensors
+from ottla.server.quotas import ANSWER_BYTES, PARTITION_BYTES, ClientSensors
 from ottla.server.registry import handles_raw
 from ottla.storage.log.log import Log
 from ottla.storage.segment.file_records import ColdSliceError, LogSlice, is_cold, warm_up
@@ -98,6 +98,8 @@ INLINE_REQUEST_BYTES = 64 * 1024
 SMALLEST_PARTITION_BYTES = 16
 
 
+# What an answer of one partition has beside records, as quotas count it.
+ONE_PARTITION_BYTES = ANSWER_BYTES + PARTITION_BYTES
 _DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _READ, _CLUSTER_ACTION = AclOperation.READ, AclOperation.CLUSTER_ACTION
 _TOPIC, _CLUSTER = ResourceType.TOPIC, ResourceType.CLUSTER
@@ -198,7 +200,13 @@ def answer_one(
         return None
     throttle_ms = 0
     if quota is not None:
-        throttle_ms = services.quotas.fetched(connection, quota, found.length, 1, quota.now_ms)
+        rate, now_ms = quota.fetch_rate, quota.now_ms
+        value = rate.value + (found.length + ONE_PARTITION_BYTES)
+        if value <= rate.ample and now_ms < rate.until_ms and not quota.time.may_be_over:
+            rate.value = value
+            rate.last_ms = now_ms
+        else:
+            throttle_ms = services.quotas.fetched(connection, quota, found.length, 1, now_ms)
     if throttle_ms:
         reply = encode_fetch_response(version, correlation_id, ErrorCode.NONE, session_id, [], throttle_ms)
     if sessionless:

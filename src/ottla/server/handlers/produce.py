@@ -38,6 +38,7 @@ from ottla.server.context import JUDGED_AT_ONCE, Services
 from ottla.server.errors import current_leader, endpoints
 from ottla.server.network.connection import Connection
 from ottla.server.network.output import Answer, Deferred, Reply
+from ottla.server.quotas import ClientSensors
 from ottla.server.registry import handles_raw
 from ottla.server.transaction.verification import ProduceVerification
 from ottla.storage.errors import RecordValidationError, UnacceptableRecordsError
@@ -127,7 +128,14 @@ def produce(
         return _produce_many(services, connection, frame, version, correlation_id, start, offset)
     call = _Produce(services, connection, request, version, correlation_id, start)
     if services.quotas.enabled:
-        call.throttle_ms = services.quotas.produced(connection, stop - start, request.acks)
+        client: ClientSensors = connection.quotas
+        rate, now_ms = client.produce_rate, client.now_ms
+        value = rate.value + (stop - start)
+        if value <= rate.ample and now_ms < rate.until_ms and not client.time.may_be_over:
+            rate.value = value
+            rate.last_ms = now_ms
+        else:
+            call.throttle_ms = services.quotas.produced(connection, stop - start, request.acks)
     try:
         flags = survey(view, request.topics)
         needs_look = flags & COMPRESSION_MASK != 0 or not _IS_COMPILED

@@ -148,6 +148,30 @@ def take_away(world: World) -> None:
     world.services.authorizer.apply([], removed=[Uuid(bytes(16))])
 
 
+@pytest.mark.parametrize("version", [11, VERSION])
+def test_what_is_known_of_a_connection_holds_until_rules_or_principal_change(
+    world: World, version: int
+) -> None:
+    request = by_name(NAME) if version < 13 else fetch_request(asked(0), session_epoch=-1)
+
+    def found() -> list[tuple[int, bool]]:
+        return codes(answer(world, request, version=version))
+
+    assert [found() for _ in range(3)] == [[(NONE, True)]] * 3
+    take_away(world)
+    assert found() == [(DENIED, False)], "the next request"
+    world.services.authorizer.apply([(Uuid(bytes(16)), READ_ORDERS)])
+    assert [found() for _ in range(2)] == [[(NONE, True)]] * 2
+    world.connection.principal = BOB
+    assert found() == [(DENIED, False)]
+    world.connection.principal = ALICE
+    assert found() == [(NONE, True)]
+    another = judging(rule(AclOperation.WRITE, NAME))
+    another.version = world.services.authorizer.version
+    world.services.authorizer = another
+    assert found() == [(DENIED, False)]
+
+
 # ---- sessions ---------------------------------------------------------------------------------------------------
 
 

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.support.authorizers import ALICE, judging, rule
+from tests.support.authorizers import ALICE, BOB, judging, rule
 from tests.support.fetch_world import NAME, World
 
 from ottla.model.errors import ErrorCode
+from ottla.model.ids import Uuid
 from ottla.records.record import build_batch
 from ottla.security.acls import AclOperation, ResourceType
 from ottla.server.handlers import produce as handler
@@ -135,6 +136,36 @@ def test_an_id_that_nobody_knows_is_unknown(broker: Broker) -> None:
 def test_another_operation_is_not_enough(broker: Broker, operation: AclOperation) -> None:
     broker.services.authorizer = judging(rule(operation, NAME))
     assert broker.produce(NAME) == {NAME: DENIED}
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_what_is_known_of_a_connection_holds_until_rules_or_principal_change(
+    broker: Broker, version: int
+) -> None:
+    for _ in range(3):
+        assert broker.produce(NAME, version=version) == {NAME: NONE}
+    assert broker.produce(HIDDEN, version=version) == {HIDDEN: DENIED}
+    broker.services.authorizer.apply([], removed=[Uuid(bytes(16))])
+    assert broker.produce(NAME, version=version) == {NAME: DENIED}, "the next request"
+    broker.services.authorizer.apply([(Uuid(bytes(16)), WRITE_ORDERS)])
+    for _ in range(2):
+        assert broker.produce(NAME, version=version) == {NAME: NONE}
+    broker.connection.principal = BOB
+    assert broker.produce(NAME, version=version) == {NAME: DENIED}
+    broker.connection.principal = ALICE
+    assert broker.produce(NAME, version=version) == {NAME: NONE}
+    another = judging(rule(AclOperation.READ, NAME))
+    another.version = broker.services.authorizer.version
+    broker.services.authorizer = another
+    assert broker.produce(NAME, version=version) == {NAME: DENIED}
+
+
+def test_transactional_records_for_a_topic_that_is_known_need_the_transactional_id_too(
+    broker: Broker,
+) -> None:
+    for _ in range(2):
+        assert broker.produce(NAME) == {NAME: NONE}
+    assert broker.produce(NAME, records=transactional(), transactional_id="tx") == {NAME: DENIED_ID}
 
 
 def test_without_an_answer_the_connection_ends(broker: Broker) -> None:

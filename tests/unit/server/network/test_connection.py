@@ -892,6 +892,26 @@ async def being_served(server: Server) -> None:
     writer.close()
 
 
+def test_what_has_waited_is_measured_from_when_it_is_served() -> None:
+    async def scenario() -> None:
+        handler = Throttling()
+        async with serving(handler) as server:
+            handler.server = server
+            reader, writer = await server.connect()
+            writer.write(frame(request(0)) + frame(request(1)))
+            await read_answer(reader)
+            await being_served(server)
+            connection = handler.throttled
+            assert connection is not None
+            connection.last_active = 0.0
+            connection.unmute()
+            assert await read_answer(reader) == request(1)
+            assert connection.last_active > 0.0
+            writer.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_throttled_client_has_its_answer_and_nothing_more_is_served() -> None:
     async def scenario() -> None:
         handler = Throttling()
