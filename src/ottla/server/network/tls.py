@@ -33,7 +33,7 @@ from ottla.server.network.connection import Connection, Host, Principals
 from ottla.server.network.output import IN_MEMORY, Output, Sending, SocketOutput
 
 # What is read at once, of all connections: some records of 16 KB.
-SEALED_BUFFER_BYTES: Final = 128 * 1024
+SEALED_BUFFER_BYTES: Final = 256 * 1024
 # What is encrypted at once, and so what a peer that does not read holds: eight records. Less costs more calls, more
 # is not in the processor's cache any more when it is sent (measured).
 PIECE_BYTES: Final = 128 * 1024
