@@ -87,7 +87,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Limited]:
         Broker({"group.share.assignment.interval.ms": 0}, data_dir=data_dir) as running,
         Admin(bootstrap_servers=running.bootstrap_servers) as admin,
     ):
-        admin.create_topics([NewTopic(TOPIC, 1)])
+        # The records of these tests are years old, and the first look at what has expired comes after half a minute.
+        admin.create_topics([NewTopic(TOPIC, 1, configs={"retention.ms": "-1"})])
         yield Limited(running.bootstrap_servers, admin)
 
 
@@ -252,7 +253,8 @@ def test_changes_of_topics_are_refused_and_waited_for(limited: Limited) -> None:
 def test_quotas_hold_again_after_a_restart(tmp_path: Path) -> None:
     entity = quota_entity(user="ANONYMOUS", client_id="test")
     with Broker(data_dir=tmp_path) as broker, Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
-        admin.create_topics([NewTopic(TOPIC, 1)])
+        # The records of these tests are years old, and the first look at what has expired comes after half a minute.
+        admin.create_topics([NewTopic(TOPIC, 1, configs={"retention.ms": "-1"})])
         assert admin.alter_client_quotas({entity: {"producer_byte_rate": 10.0}}) == {entity: None}
     with Broker(data_dir=tmp_path) as broker, Client(broker.bootstrap_servers) as client:
         assert client.ask(produce(1_000), 9).throttle_time_ms > 0
