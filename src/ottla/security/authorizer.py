@@ -674,18 +674,26 @@ class Decisions:
         self.writable.clear()
         self.readable.clear()
 
+    def is_writable(self, topic: str | bytes) -> bool:
+        """Is it known that the topic, which a request calls so, may be written to?"""
+        return topic in self.writable and self.version == self.authorizer.version
+
     def allows_to_write(self, topic: str | bytes, name: str) -> bool:
         """To the topic of this name, that a request calls `topic`; the id of a topic is never that of another."""
-        allowed = self.allows(AclOperation.WRITE, ResourceType.TOPIC, name)
-        if allowed and len(self.writable) < MAX_KEPT_DECISIONS and len(topic) <= MAX_KEPT_NAME_LENGTH:
-            self.writable.add(topic)
-        return allowed
+        return self._allows(AclOperation.WRITE, topic, name, self.writable)
 
     def allows_to_read(self, topic: str | bytes, name: str) -> bool:
         """From the topic of this name, that a request calls `topic`."""
-        allowed = self.allows(AclOperation.READ, ResourceType.TOPIC, name)
-        if allowed and len(self.readable) < MAX_KEPT_DECISIONS and len(topic) <= MAX_KEPT_NAME_LENGTH:
-            self.readable.add(topic)
+        if topic in self.readable and self.version == self.authorizer.version:
+            return True
+        return self._allows(AclOperation.READ, topic, name, self.readable)
+
+    def _allows(
+        self, operation: AclOperation, topic: str | bytes, name: str, known: set[str | bytes]
+    ) -> bool:
+        allowed = self.allows(operation, ResourceType.TOPIC, name)
+        if allowed and len(known) < MAX_KEPT_DECISIONS and len(topic) <= MAX_KEPT_NAME_LENGTH:
+            known.add(topic)
         return allowed
 
     def is_news(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:

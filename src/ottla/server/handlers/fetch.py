@@ -165,18 +165,10 @@ def answer_one(
     if partition is None or partition.check_leader(leader_epoch) or last_epoch >= 0:
         return None
     authorizer = services.authorizer
-    if authorizer is not None:
-        about = connection.decisions
-        if (
-            about is None
-            or about.version != authorizer.version
-            or about.authorizer is not authorizer
-            or about.principal is not connection.principal
-            or topic not in about.readable
-        ) and not decisions_about(authorizer, connection).allows_to_read(
-            topic, partition.topic_partition.topic
-        ):
-            return None
+    if authorizer is not None and not decisions_about(authorizer, connection).allows_to_read(
+        topic, partition.topic_partition.topic
+    ):
+        return None
     sessionless = session_epoch == FINAL_EPOCH and session_id == NO_SESSION
     owner = connection.principal
     if not sessionless and not services.fetch_sessions.is_only(

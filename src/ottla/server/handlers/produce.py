@@ -140,19 +140,13 @@ def produce(
         flags = survey(view, request.topics)
         needs_look = flags & COMPRESSION_MASK != 0 or not _IS_COMPILED
         authorizer = services.authorizer
-        if authorizer is not None:
-            about = connection.decisions
-            # As a rule it is one topic, and what the rules say of it is known: that takes few steps.
-            if (
-                about is None
-                or about.version != authorizer.version
-                or about.authorizer is not authorizer
-                or about.principal is not connection.principal
-                or flags & TRANSACTIONAL_FLAG
-                or len(request.topics) != 1
-                or request.topics[0][0] not in about.writable
-            ):
-                call.judge(authorizer, flags)
+        # As a rule it is one topic, and it is known that it may be written to: that takes few steps.
+        if authorizer is not None and (
+            flags & TRANSACTIONAL_FLAG
+            or len(request.topics) != 1
+            or not decisions_about(authorizer, connection).is_writable(request.topics[0][0])
+        ):
+            call.judge(authorizer, flags)
         if flags & TRANSACTIONAL_FLAG and call.begin_verification(view):
             return call.append_verified(bytearray(view[:stop]), needs_look)
     except KafkaError as error:

@@ -1,8 +1,8 @@
 """`ottla acl`: words become rules, and rules words; what decides, or is missing, is named."""
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 
 import pytest
 
@@ -63,12 +63,7 @@ class Admin:
 @pytest.fixture
 def admin(monkeypatch: pytest.MonkeyPatch) -> Admin:
     made = Admin()
-
-    @contextmanager
-    def opened(args: object) -> Iterator[Admin]:
-        yield made
-
-    monkeypatch.setattr(acl, "admin", opened)
+    monkeypatch.setattr(acl, "admin", lambda args: nullcontext(made))
     return made
 
 

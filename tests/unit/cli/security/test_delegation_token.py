@@ -2,8 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -43,12 +42,7 @@ class Admin:
 @pytest.fixture
 def admin(monkeypatch: pytest.MonkeyPatch) -> Admin:
     made = Admin()
-
-    @contextmanager
-    def opened(args: object) -> Iterator[Admin]:
-        yield made
-
-    monkeypatch.setattr(delegation_token, "admin", opened)
+    monkeypatch.setattr(delegation_token, "admin", lambda args: nullcontext(made))
     return made
 
 

@@ -1099,27 +1099,34 @@ async def asked_once(server: Server) -> None:
     writer.close()
 
 
+@asynccontextmanager
+async def came_and_went(count: int) -> AsyncIterator[Server]:
+    """A server with a client that waits to be let in, and so many that waited behind it and are gone."""
+    rates = ConnectionRates()
+    rates.set_listener_limit("TEST", 2)
+    for _ in range(30):
+        rates.record_connection("TEST", asyncio.get_running_loop().time() * 1000)
+    async with serving(echo, rates=rates) as server:
+        host, port = server.host.address
+        first = await asyncio.open_connection(host, port)
+        while server.host._queue._timer is None:
+            await asyncio.sleep(0)
+        others = [await asyncio.open_connection(host, port) for _ in range(count)]
+        while len(server.host._queue._waiting) < count:
+            await asyncio.sleep(0)
+        for _, writer in others:
+            writer.transport.abort()
+        while len(server.connections) > 1:
+            await asyncio.sleep(0)
+        yield server
+        first[1].close()
+
+
 def test_who_waits_to_be_let_in_does_so_in_order_and_the_gone_count_for_nothing() -> None:
     async def scenario() -> None:
-        rates = ConnectionRates()
-        rates.set_listener_limit("TEST", 2)
-        for _ in range(30):
-            rates.record_connection("TEST", asyncio.get_running_loop().time() * 1000)
-        async with serving(echo, rates=rates) as server:
-            host, port = server.host.address
-            first = await asyncio.open_connection(host, port)
-            while server.host._queue._timer is None:
-                await asyncio.sleep(0)
-            others = [await asyncio.open_connection(host, port) for _ in range(5)]
-            while len(server.host._queue._waiting) < 5:
-                await asyncio.sleep(0)
-            for _, writer in others:
-                writer.transport.abort()
-            while len(server.connections) > 1:
-                await asyncio.sleep(0)
+        async with came_and_went(5) as server:
             await asked_once(server)
             assert not server.host._queue._waiting
-            first[1].close()
 
     run(scenario())
 
@@ -1145,24 +1152,8 @@ def test_those_who_came_and_went_keep_nobody_from_waiting(monkeypatch: pytest.Mo
     monkeypatch.setattr(socket_server, "MAX_WAITING", 3)
 
     async def scenario() -> None:
-        rates = ConnectionRates()
-        rates.set_listener_limit("TEST", 2)
-        for _ in range(30):
-            rates.record_connection("TEST", asyncio.get_running_loop().time() * 1000)
-        async with serving(echo, rates=rates) as server:
-            host, port = server.host.address
-            first = await asyncio.open_connection(host, port)
-            while server.host._queue._timer is None:
-                await asyncio.sleep(0)
-            others = [await asyncio.open_connection(host, port) for _ in range(3)]
-            while len(server.host._queue._waiting) < 3:
-                await asyncio.sleep(0)
-            for _, writer in others:
-                writer.transport.abort()
-            while len(server.connections) > 1:
-                await asyncio.sleep(0)
+        async with came_and_went(3) as server:
             await asked_once(server)
-            first[1].close()
 
     run(scenario())
 
