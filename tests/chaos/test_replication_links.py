@@ -280,11 +280,15 @@ def test_both_of_two_replicas_lose_their_page_cache(cluster: Replicated, topic: 
 # ---- disks ----------------------------------------------------------------------------------------------
 
 
+# So many that some leader is not in the directory of the metadata log, however they fall.
+MANY = 16
+
+
 @pytest.mark.parametrize("how", ["pwrite-full", "fsync-fails"])
 def test_a_lost_directory_moves_its_leaders(cluster: Replicated, topic: str, how: str) -> None:
-    cluster.create_topic(topic, partitions=4, flush_messages=1)
+    cluster.create_topic(topic, partitions=MANY, flush_messages=1)
     # Not the directory of the metadata log, without which no broker lives.
-    leaders = {partition: cluster.leader(topic, partition) for partition in range(4)}
+    leaders = {partition: cluster.leader(topic, partition) for partition in range(MANY)}
     partition, leader, directory = next(
         (partition, node_id, cluster.dir_of(node_id, topic, partition))
         for partition, node_id in leaders.items()
