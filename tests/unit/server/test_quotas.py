@@ -422,7 +422,13 @@ class Dispatched:
         self.takes = takes
         self.dispatcher._routes = {0: self.route if has_quota else self.unlimited}
         frame = request(client_id)
-        return self.dispatcher(self.connection, frame, 4, len(frame))
+        answer = self.dispatcher(self.connection, frame, 4, len(frame))
+        client = self.connection.quotas
+        if client is not None:  # as the Connection does
+            if asyncio.iscoroutine(answer):
+                answer = client.measured(self.connection, answer)
+            client.served(self.connection, self.now)
+        return answer
 
     def used(self, client_id: str = "app") -> float:
         """Seconds, as recorded."""
