@@ -10,7 +10,7 @@ with JudgedBroker(path, {"a": 2}) as judged:
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Self
 from unittest.mock import patch
@@ -23,7 +23,7 @@ from ottla.model.ids import Uuid
 from ottla.node.broker_server import BrokerServer
 from ottla.node.controller_server import ControllerServer
 from ottla.security.acls import AclBinding, AclOperation, AclPermissionType, PatternType, ResourceType
-from ottla.security.authorizer import Decision, StandardAuthorizer
+from ottla.security.authorizer import Decision, Known, StandardAuthorizer
 from ottla.security.principal import ANONYMOUS
 from ottla.server.context import ControllerServices, Services
 from ottla.testing import Broker
@@ -48,6 +48,9 @@ class Judge:
     """A StandardAuthorizer whose rules are exchanged all at once."""
 
     decides_by_acls = True
+    decides_by_host = True
+    writable: Collection[Known] = frozenset()
+    readable: Collection[Known] = frozenset()
 
     def __init__(self) -> None:
         self.version = 0

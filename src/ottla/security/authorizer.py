@@ -32,7 +32,7 @@ before or afterwards.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -75,6 +75,10 @@ class Decision(NamedTuple):
     why: str
 
 
+# Somebody, and a topic by its name or id, as a request has it.
+Known = tuple[KafkaPrincipal, str | bytes]
+
+
 class Authorizer(Protocol):
     """Kafka's Authorizer, as far as requests ask it. Resources are literal; hosts are spelled by host_address()."""
 
@@ -85,6 +89,18 @@ class Authorizer(Protocol):
     @property
     def decides_by_acls(self) -> bool:
         """Is it given the rules of the metadata log?"""
+
+    @property
+    def decides_by_host(self) -> bool:
+        """May what somebody may do depend on where they are?"""
+
+    @property
+    def writable(self) -> Collection[Known]:
+        """Who is known to be allowed to write to which topic, wherever they are; good for one request."""
+
+    @property
+    def readable(self) -> Collection[Known]:
+        """The same of reading."""
 
     def authorize(
         self,
@@ -263,6 +279,10 @@ class StandardAuthorizer:
         self, super_users: Iterable[KafkaPrincipal] = (), *, allow_everyone_if_no_acl_found: bool = False
     ) -> None:
         self.version = 0
+        # What everybody asks all day is looked for here first; Decisions note it, and it is gone when rules change.
+        self.writable: set[Known] = set()
+        self.readable: set[Known] = set()
+        self._rules_by_host = 0
         self._super_users = frozenset((user.type, user.name) for user in super_users)
         self._allow_everyone = allow_everyone_if_no_acl_found
         # Are there rules that it has not been given yet?
@@ -282,19 +302,29 @@ class StandardAuthorizer:
         self._super_users = frozenset((user.type, user.name) for user in users)
         # As Java's parseBoolean: whatever is not true is false.
         self._allow_everyone = (configs.get(ALLOW_EVERYONE) or "").strip().lower() == "true"
+        self._decide_anew()
+
+    def _decide_anew(self) -> None:
         self.version += 1
+        self.writable.clear()
+        self.readable.clear()
+
+    @property
+    def decides_by_host(self) -> bool:
+        # Of a class that is made of this one nobody knows by what it decides.
+        return self._rules_by_host > 0 or type(self) is not StandardAuthorizer
 
     # --- loading
 
     def begin_loading(self) -> None:
         """Rules are to come: until all are here only super users are judged at all (AuthorizerNotReadyException)."""
         self._is_loading = True
-        self.version += 1
+        self._decide_anew()
 
     def complete_initial_load(self) -> None:
         """The rules are those of the metadata log."""
         self._is_loading = False
-        self.version += 1
+        self._decide_anew()
 
     # --- changes
 
@@ -338,7 +368,7 @@ class StandardAuthorizer:
                 if next(changes) % RULES_PER_STEP == 0:
                     yield
         # What has been decided meanwhile is not kept.
-        self.version += 1
+        self._decide_anew()
 
     def _add(self, binding: AclBinding) -> None:
         self._copies[binding] = self._copies.get(binding, 0) + 1
@@ -353,12 +383,14 @@ class StandardAuthorizer:
 
     def _index(self, binding: AclBinding) -> None:
         who = _who(binding)
+        self._rules_by_host += binding.host != WILDCARD
         self._resources.setdefault(binding.resource_type, _Resources()).add(binding, who)
         holder = (binding.resource_type, who, binding.operation, binding.permission)
         self._names.setdefault(holder, _Names()).of(binding.pattern_type).add(binding.name)
 
     def _drop(self, binding: AclBinding) -> None:
         who = _who(binding)
+        self._rules_by_host -= binding.host != WILDCARD
         resources = self._resources[binding.resource_type]
         resources.remove(binding, who)
         if not resources:
@@ -549,6 +581,10 @@ def make_authorizer(
 class CustomAuthorizer:
     """An authorizer of the operator's own: what it does not have is made up for, and what it raises is a refusal."""
 
+    decides_by_host = True  # as far as anybody knows
+    writable: Collection[Known] = frozenset()
+    readable: Collection[Known] = frozenset()
+
     def __init__(self, inner: Any) -> None:
         self._inner = inner
         self._asked = count()
@@ -630,6 +666,8 @@ class CustomAuthorizer:
 # million topics fills nothing.
 MAX_KEPT_DECISIONS: Final = 500
 MAX_KEPT_NAME_LENGTH: Final = 249
+# What is known of all of them.
+MAX_KNOWN: Final = 10_000
 
 
 class Decisions:
@@ -680,20 +718,29 @@ class Decisions:
 
     def allows_to_write(self, topic: str | bytes, name: str) -> bool:
         """To the topic of this name, that a request calls `topic`; the id of a topic is never that of another."""
-        return self._allows(AclOperation.WRITE, topic, name, self.writable)
+        return self._allows(AclOperation.WRITE, topic, name, self.writable, self.authorizer.writable)
 
     def allows_to_read(self, topic: str | bytes, name: str) -> bool:
         """From the topic of this name, that a request calls `topic`."""
         if topic in self.readable and self.version == self.authorizer.version:
             return True
-        return self._allows(AclOperation.READ, topic, name, self.readable)
+        return self._allows(AclOperation.READ, topic, name, self.readable, self.authorizer.readable)
 
     def _allows(
-        self, operation: AclOperation, topic: str | bytes, name: str, known: set[str | bytes]
+        self,
+        operation: AclOperation,
+        topic: str | bytes,
+        name: str,
+        known: set[str | bytes],
+        known_of_all: Collection[Known],
     ) -> bool:
         allowed = self.allows(operation, ResourceType.TOPIC, name)
         if allowed and len(known) < MAX_KEPT_DECISIONS and len(topic) <= MAX_KEPT_NAME_LENGTH:
             known.add(topic)
+            if not self.authorizer.decides_by_host and isinstance(known_of_all, set):
+                if len(known_of_all) >= MAX_KNOWN:
+                    known_of_all.clear()
+                known_of_all.add((self.principal, topic))
         return allowed
 
     def is_news(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:

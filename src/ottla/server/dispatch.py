@@ -4,8 +4,9 @@ What cannot be parsed has no answer in the protocol: it raises, and the connecti
 An unknown ApiVersions version is the exception that lets old and new clients find each other (KIP-511).
 
 Where there is an authorizer, what an API asks of everybody is judged here, before the handler: the table of
-server/authorization.py. Where requests have a quota of time, they are measured here, and where any quota is set an
-answer says how long its client has to wait, and the connection is not read for so long (server/quotas.py).
+server/authorization.py. Where any quota is set it is found here whose request it is, and an answer says how long
+its client has to wait, and the connection is not read for so long (server/quotas.py). How long requests take is
+measured by their connection.
 
 Owner: one Dispatcher per listener, on the broker's loop.
 """
@@ -17,7 +18,6 @@ from copy import copy
 from functools import cache, partial
 from inspect import iscoroutine
 from time import monotonic
-from types import CoroutineType
 from typing import Any, cast
 
 from ottla.controller.refusals import is_not_controller
@@ -66,8 +66,6 @@ class Dispatcher:
         self._quotas = services.quotas
         self._listener = listener
         self._routes = routes(listener)
-        # When the last request that was measured had been served.
-        self._ended = 0.0
 
     def __call__(self, connection: Connection, view: memoryview, start: int, stop: int) -> Answer:
         api_key, version, correlation_id = _HEAD.unpack_from(view, start)
@@ -77,49 +75,35 @@ class Dispatcher:
         if not route.min_version <= version <= route.max_version:
             return self._unsupported(connection, route, view, start, stop)
         quotas = self._quotas
-        if not quotas.enabled:
-            if route.raw is not None:
-                return route.raw(self._services, connection, view, version, correlation_id, start, stop)
-            return self._decoded(connection, route, view, start, stop)
-        # From here on as few steps as can be: every request of everybody takes them. It is begun now: right before it
-        # something was read, or another request ended.
-        began = connection.last_active
-        if began < self._ended:
-            began = self._ended
-        client: ClientSensors | None = connection.quotas
-        if (
-            client is None
-            or client.version != quotas.clients.version
-            or client.principal is not connection.principal
-            or client.raw is not None  # it makes a difference how the client calls itself
-        ):
-            client = quotas.find_client(connection, view, start, stop)
-        client.now_ms = began * 1000.0
-        if route.raw is not None:
-            answer = route.raw(self._services, connection, view, version, correlation_id, start, stop)
-        else:
-            answer = self._decoded(connection, route, view, start, stop)
-        if not quotas.measures_time:
-            return answer
-        self._ended = ended = monotonic()
-        if not route.has_quota or connection.is_of_node:
-            return answer
-        rate, now_ms, percent = client.time.rate, ended * 1000.0, (ended - began) * 100.0
-        value = rate.value + percent
-        if value <= rate.ample and now_ms < rate.until_ms:
-            rate.value = value
-            rate.last_ms = now_ms
-        else:
-            client.time.record(percent, now_ms)
-        return self._measured(client, answer) if type(answer) is CoroutineType else answer
+        if quotas.enabled:
+            # As few steps as can be: every request of everybody takes them.
+            client: ClientSensors | None = connection.quotas
+            if client is None or client.holds_for != quotas.clients.version:
+                self._find_client(connection, route, view, start, stop)
+        raw = route.quick
+        if raw is not None:
+            return raw(self._services, connection, view, version, correlation_id, start, stop)
+        if route.has_quota or not quotas.measures_time:
+            return self._slowly(connection, route, view, start, stop)
+        # Its time counts for nobody, and that of what was read with it does.
+        if connection.quotas is not None:
+            connection.quotas.served(connection, monotonic())
+            connection.quotas = None
+        answer = self._slowly(connection, route, view, start, stop)
+        connection.last_active = monotonic()
+        return answer
 
-    def _measured(self, client: ClientSensors, answer: Answer) -> Answer:
-        """What is left to do, measured too."""
-        if client.request is None:
-            return answer
-        measured: Any = self._quotas.measured(cast(Any, answer), client.principal, client.client_id)
-        measured.__qualname__ = getattr(answer, "__qualname__", "")  # what the log calls it
-        return cast(Answer, measured)
+    def _find_client(
+        self, connection: Connection, route: Route, view: memoryview, start: int, stop: int
+    ) -> None:
+        """It is not certain whose request it is: what was read with it, and served before it, may be another's."""
+        if not route.has_quota:
+            return
+        before: ClientSensors | None = connection.quotas
+        client = self._quotas.find_client(connection, view, start, stop)
+        if before is not None and before is not client:
+            before.served(connection, monotonic())
+        client.now_ms = connection.last_active * 1000.0
 
     def _unsupported(
         self, connection: Connection, route: Route, view: memoryview, start: int, stop: int
@@ -135,9 +119,12 @@ class Dispatcher:
         context = self._context(connection, RequestHeader(route.api_key, version, correlation_id, None))
         return encode_response(route.handler(context, None), 0, correlation_id)
 
-    def _decoded(
+    def _slowly(
         self, connection: Connection, route: Route, view: memoryview, start: int, stop: int
     ) -> Answer:
+        if route.raw is not None:
+            _, version, correlation_id = _HEAD.unpack_from(view, start)
+            return route.raw(self._services, connection, view, version, correlation_id, start, stop)
         if stop - start <= INLINE_REQUEST_BYTES:
             return self._handle(connection, route, *_parse(route, view, start, stop))
         check_size(stop - start, MAX_ENVELOPE_BYTES if route.api_key == ENVELOPE_KEY else MAX_DECODED_BYTES)

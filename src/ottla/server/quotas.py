@@ -8,8 +8,8 @@ long (KIP-219): the answer goes out at once and says it too. The arithmetic is i
   and the client asks again. A fetch is given no more than a quarter of a window has room for, so that consumers read
   evenly.
 - ShareFetch: whoever has to wait acquires nothing. What was acquired is sent, and waited for afterwards.
-- Time: how long a request holds the loop, in per cent of it, from when it was read or the one before it ended. That
-  counts from the next answer on.
+- Time: how long requests hold the loop, in per cent of it. The Connection measures what it has read at once as one,
+  until its answers are sent or wait to be; that counts from the next read on. Coroutines are measured by their steps.
 - Changes of topics are counted by the controller (ottla.controller.topics); its answer says how long to wait.
 
 Rules: where no quota is set a request costs one look at `enabled`. Where there is one, whose it is is known of the
@@ -24,7 +24,7 @@ import logging
 import struct
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from time import perf_counter_ns
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from ottla.config.broker import BrokerConfig
 from ottla.metadata.delta import Delta
@@ -180,7 +180,7 @@ class QuotaManagers:
 
     def sensors_of(self, principal: KafkaPrincipal, client_id: str | None) -> "ClientSensors":
         """The quotas of somebody, for one request."""
-        return ClientSensors(self.clients, principal, client_id, self.now_ms())
+        return ClientSensors(self, principal, client_id, self.now_ms())
 
     # --- produce
 
@@ -250,11 +250,14 @@ class ClientSensors:
     """The quotas of one client, as they were found: Kafka's ClientSensors, of all types."""
 
     __slots__ = (
+        "_quotas",
         "_unpack",
         "client_id",
         "fetch",
         "fetch_rate",
+        "holds_for",
         "limits_fetches",
+        "limits_size",
         "max_fetch_bytes",
         "now_ms",
         "principal",
@@ -267,8 +270,10 @@ class ClientSensors:
     )
 
     def __init__(
-        self, clients: ClientQuotas, principal: KafkaPrincipal, client_id: str | None, now_ms: float
+        self, quotas: QuotaManagers, principal: KafkaPrincipal, client_id: str | None, now_ms: float
     ) -> None:
+        clients = quotas.clients
+        self._quotas = quotas
         self.principal = principal
         self.client_id = client_id
         self.produce = clients.produce.sensor(principal, client_id, now_ms)
@@ -284,13 +289,15 @@ class ClientSensors:
         if self.fetch is not None:
             in_a_window = self.fetch.limit * clients.fetch.windows.window_ms / 1000.0
             self.max_fetch_bytes = max(int(min(in_a_window / FETCHES_PER_WINDOW, MAX_FETCH_BYTES)), 1)
+        # Is that less than anybody can ask for?
+        self.limits_size = self.max_fetch_bytes < MAX_FETCH_BYTES
         # Does any quota hold for what it fetches?
         self.limits_fetches = self.fetch is not None or self.request is not None
         # When the request that is served was begun.
         self.now_ms = now_ms
         # For which version of the quotas this was found, if it is kept, and how requests spell the client, if it makes
-        # a difference.
-        self.version = -1
+        # a difference. If it makes none, it holds for every request as long as the quotas are of this version.
+        self.version = self.holds_for = -1
         self.raw: bytes | None = None
         self._unpack: Callable[[memoryview, int], tuple[Any, ...]]
 
@@ -298,7 +305,9 @@ class ClientSensors:
         """For the next requests that spell the client so."""
         self.raw = raw
         self.version = version
-        if raw is not None:
+        if raw is None:
+            self.holds_for = version
+        else:
             self._unpack = struct.Struct(f"{_CLIENT_ID_AT}x{len(raw)}s").unpack_from
 
     def is_in(self, view: memoryview, start: int, stop: int) -> bool:
@@ -309,6 +318,28 @@ class ClientSensors:
             and stop - start >= _CLIENT_ID_AT + len(raw)
             and self._unpack(view, start)[0] == raw
         )
+
+    def measured(self, connection: Connection, coroutine: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """What is left to do of one of its requests, if that is a coroutine: measured too."""
+        if self.request is None or connection.is_of_node:
+            return coroutine
+        measured: Any = self._quotas.measured(coroutine, self.principal, self.client_id)
+        measured.__qualname__ = getattr(coroutine, "__qualname__", "")  # what the log calls it
+        return cast(Coroutine[Any, Any, T], measured)
+
+    def served(self, connection: Connection, now: float) -> None:
+        """Requests of this client have held the loop since `connection.last_active`; what comes now counts from now."""
+        percent = (now - connection.last_active) * 100.0
+        connection.last_active = now
+        if self.request is None or connection.is_of_node:
+            return
+        rate, now_ms = self.request.rate, now * 1000.0
+        value = rate.value + percent
+        if value <= rate.ample and now_ms < rate.until_ms:
+            rate.value = value
+            rate.last_ms = now_ms
+        else:
+            self.request.record(percent, now_ms)
 
 
 class _Steps(Awaitable[T]):

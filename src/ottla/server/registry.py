@@ -10,7 +10,7 @@ turns compression and groups off otherwise (KAFKA-18659, KAFKA-19444).
 """
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from ottla.security.acls import AclOperation
@@ -74,6 +74,11 @@ class Route:
     access: Access
     # Does its time count for a quota? What nodes ask of each other does not.
     has_quota: bool
+    # The raw handler of an API whose time does: nothing else is to be asked before it is called.
+    quick: RawHandler | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "quick", self.raw if self.has_quota else None)
 
 
 _routes: dict[Listener, dict[int, Route]] = {Listener.BROKER: {}, Listener.CONTROLLER: {}}

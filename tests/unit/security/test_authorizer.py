@@ -14,6 +14,7 @@ from ottla.security.acls import AclBinding, AclOperation, AclPermissionType, Pat
 from ottla.security.authorizer import (
     MAX_KEPT_DECISIONS,
     MAX_KEPT_NAME_LENGTH,
+    MAX_KNOWN,
     STANDARD,
     CustomAuthorizer,
     Decisions,
@@ -586,3 +587,60 @@ def test_topics_that_are_known_to_be_allowed_are_not_too_many() -> None:
         assert about.allows_to_read(f"t{number}", f"t{number}")
     assert (len(about.writable), len(about.readable)) == (500, 500)
     assert max(map(len, about.readable)) < 10
+
+
+def allowing(principal: str = "User:alice", host: str = "*") -> AclBinding:
+    operation, allow = AclOperation.WRITE, AclPermissionType.ALLOW
+    return AclBinding(ResourceType.TOPIC, "ab", PatternType.LITERAL, principal, host, operation, allow)
+
+
+def test_what_somebody_may_is_known_for_all_their_connections_until_rules_change() -> None:
+    judge = StandardAuthorizer()
+    judge.apply([(Uuid(bytes(16)), allowing())])
+    assert Decisions(judge, ALICE, HOST).allows_to_write("ab", "ab")
+    assert not Decisions(judge, BOB, HOST).allows_to_write("ab", "ab")
+    assert not Decisions(judge, ALICE, HOST).allows_to_read("ab", "ab")
+    assert (judge.writable, judge.readable) == ({(ALICE, "ab")}, set())
+    judge.apply([(Uuid(bytes([1] * 16)), allowing("User:carol"))])
+    assert judge.writable == set(), "whatever has changed"
+    assert Decisions(judge, ALICE, HOST).allows_to_write("ab", "ab")
+    for change in (judge.begin_loading, judge.complete_initial_load, lambda: judge.configure({})):
+        judge.readable.add((ALICE, "ab"))
+        judge.writable.add((ALICE, "ab"))
+        change()
+        assert (judge.writable, judge.readable) == (set(), set())
+
+
+def test_where_any_rule_is_about_a_host_nothing_is_known_for_all_connections() -> None:
+    judge = StandardAuthorizer()
+    ids = [Uuid(bytes([number] * 16)) for number in range(3)]
+    # Under two ids: it counts until both are gone.
+    judge.apply([(ids[0], allowing()), *((each, allowing("User:bob", HOST)) for each in ids[1:])])
+    about = Decisions(judge, BOB, HOST)
+    assert about.allows_to_write("ab", "ab")
+    assert not Decisions(judge, BOB, "10.0.0.9").allows_to_write("ab", "ab")
+    assert Decisions(judge, ALICE, HOST).allows_to_write("ab", "ab")
+    assert (judge.writable, about.writable) == (set(), {"ab"})
+    judge.apply([], [ids[1]])
+    assert Decisions(judge, ALICE, HOST).allows_to_write("ab", "ab")
+    assert judge.writable == set()
+    judge.apply([], [ids[2]])
+    assert Decisions(judge, ALICE, HOST).allows_to_write("ab", "ab")
+    assert judge.writable == {(ALICE, "ab")}
+
+
+def test_of_a_class_that_is_made_of_it_nothing_is_known_for_all_connections() -> None:
+    class Own(StandardAuthorizer):
+        def authorize(self, principal: KafkaPrincipal, host: str, *asked: object) -> bool:
+            return host == HOST
+
+    judge = Own()
+    assert Decisions(judge, ALICE, HOST).allows_to_write("ab", "ab")
+    assert judge.writable == set()
+
+
+def test_what_is_known_of_all_is_not_too_much() -> None:
+    judge = StandardAuthorizer([ALICE])
+    for number in range(MAX_KNOWN + 1):
+        Decisions(judge, ALICE, HOST).allows_to_read(f"t{number}", f"t{number}")
+        assert 0 < len(judge.readable) <= MAX_KNOWN

@@ -418,11 +418,21 @@ class Dispatched:
         self.now += self.takes
         return self.answer
 
-    def ask(self, takes: float, *, has_quota: bool = True, client_id: str = "app") -> Any:
+    def ask(
+        self, takes: float, *, has_quota: bool = True, client_id: str = "app", is_last: bool = True
+    ) -> Any:
+        """A request, which may be the last of those that were read at once."""
         self.takes = takes
         self.dispatcher._routes = {0: self.route if has_quota else self.unlimited}
         frame = request(client_id)
-        return self.dispatcher(self.connection, frame, 4, len(frame))
+        answer = self.dispatcher(self.connection, frame, 4, len(frame))
+        client = self.connection.quotas
+        if client is not None:  # as the Connection does
+            if asyncio.iscoroutine(answer):
+                answer = client.measured(self.connection, answer)
+            if is_last:
+                client.served(self.connection, self.now)
+        return answer
 
     def used(self, client_id: str = "app") -> float:
         """Seconds, as recorded."""
@@ -461,6 +471,21 @@ def test_what_counts_for_no_quota_counts_for_no_other_request(
     asked.connection.is_of_node = True
     asked.ask(0.5)
     assert asked.used() == pytest.approx(0.125)
+
+
+def test_what_was_read_at_once_counts_for_whom_it_is_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.set("request_percentage", 1e6, client_id="app")
+    world.set("request_percentage", 1e6, client_id="other")
+    asked = Dispatched(monkeypatch, world)
+    asked.connection.last_active = asked.now
+    for takes in (0.125, 0.25):
+        asked.ask(takes, is_last=False)
+    asked.ask(1.0, client_id="other", is_last=False)
+    asked.ask(4.0, has_quota=False, is_last=False)
+    asked.ask(2.0, client_id="other")
+    assert asked.used("app") == pytest.approx(0.375)
+    assert asked.used("other") == pytest.approx(3.0)
 
 
 def test_a_coroutine_is_measured_on(monkeypatch: pytest.MonkeyPatch) -> None:

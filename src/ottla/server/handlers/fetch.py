@@ -124,12 +124,13 @@ def fetch(
     one = read_one(view, version, offset, stop)
     quota: ClientSensors | None = None
     if services.quotas.enabled:
-        client: ClientSensors = connection.quotas
-        quota = client if client.limits_fetches else None
+        quota = connection.quotas
     if one is not None:
         plain = answer_one(services, connection, one, version, correlation_id, quota)
         if plain is not None:
             return plain
+    if quota is not None and not quota.limits_fetches:
+        quota = None
     if services.replica_selection.is_on:
         connection.client_id = decode_request_header(view, start, stop)[0].client_id
     if stop - start > INLINE_REQUEST_BYTES:
@@ -165,8 +166,10 @@ def answer_one(
     if partition is None or partition.check_leader(leader_epoch) or last_epoch >= 0:
         return None
     authorizer = services.authorizer
-    if authorizer is not None and not decisions_about(authorizer, connection).allows_to_read(
-        topic, partition.topic_partition.topic
+    if (
+        authorizer is not None
+        and (connection.principal, topic) not in authorizer.readable
+        and not decisions_about(authorizer, connection).allows_to_read(topic, partition.topic_partition.topic)
     ):
         return None
     sessionless = session_epoch == FINAL_EPOCH and session_id == NO_SESSION
@@ -177,7 +180,11 @@ def answer_one(
         return None
     log = partition.log
     limit = min(partition_max_bytes, max_bytes, services.config()["fetch.max.bytes"])
-    if quota is not None and (quota.max_fetch_bytes < limit or quota.max_fetch_bytes < min_bytes):
+    if (
+        quota is not None
+        and quota.limits_size
+        and (quota.max_fetch_bytes < limit or quota.max_fetch_bytes < min_bytes)
+    ):
         limit, min_bytes = min(limit, quota.max_fetch_bytes), min(min_bytes, quota.max_fetch_bytes)
     found = _find(log, fetch_offset, limit, isolation_level)
     if found is None or (found.length < min_bytes and max_wait_ms > 0):

@@ -137,18 +137,23 @@ def produce(
         else:
             call.throttle_ms = services.quotas.produced(connection, stop - start, request.acks)
     try:
-        flags = survey(view, request.topics)
+        topics, authorizer = request.topics, services.authorizer
+        flags = survey(view, topics)
         needs_look = flags & COMPRESSION_MASK != 0 or not _IS_COMPILED
-        authorizer = services.authorizer
+        if flags & TRANSACTIONAL_FLAG:
+            if authorizer is not None:
+                call.judge(authorizer, flags)
+            if call.begin_verification(view):
+                return call.append_verified(bytearray(view[:stop]), needs_look)
         # As a rule it is one topic, and it is known that it may be written to: that takes few steps.
-        if authorizer is not None and (
-            flags & TRANSACTIONAL_FLAG
-            or len(request.topics) != 1
-            or not decisions_about(authorizer, connection).is_writable(request.topics[0][0])
+        elif authorizer is not None and (
+            len(topics) != 1
+            or (
+                (connection.principal, topics[0][0]) not in authorizer.writable
+                and not decisions_about(authorizer, connection).is_writable(topics[0][0])
+            )
         ):
             call.judge(authorizer, flags)
-        if flags & TRANSACTIONAL_FLAG and call.begin_verification(view):
-            return call.append_verified(bytearray(view[:stop]), needs_look)
     except KafkaError as error:
         return call.refuse_all(error)
     if request.acks not in LEGAL_ACKS:

@@ -179,7 +179,7 @@ class SaslServerAuthenticator:
         self._reauthenticating = False
         self._began = now
         connection.principal = principal
-        connection.decisions = None
+        connection.decisions = connection.quotas = None
         connection.is_authenticated = True
         connection.must_be_ready_by = float("inf")
         connection.serve_by(self._serve)

@@ -14,7 +14,8 @@ end, and so does what waits behind it. Only answers are not waited for any more.
 the connection ourselves, and was not begun, is dropped, as Kafka does.
 
 Quotas. Whoever has used too much is not served for a while (`throttle`), and then not read: its answers still leave,
-and one timer ends it. A connection that came too early for its listener's rate begins like that.
+and one timer ends it. A connection that came too early for its listener's rate begins like that. Where time is limited,
+what was read at once is measured at once: from `last_active` until its answers are sent or wait to be.
 
 Back-pressure. While the peer does not take its answers, or too many of them are outstanding, or a handler
 holds the line, nothing more is served and then nothing more is read: the client's socket fills, not our memory.
@@ -455,6 +456,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serve_whole(self, view: memoryview, start: int, stop: int) -> int:
         turn_ends = 0.0
+        if self.quotas is not None:
+            self.quotas.now_ms = self.last_active * 1000.0
         while stop - start >= 4 and not self._stalled:
             (size,) = _SIZE.unpack_from(view, start)
             smallest, largest = self._frame_bytes
@@ -470,6 +473,8 @@ class Connection(asyncio.BufferedProtocol):
                 turn_ends = self._between_requests(turn_ends)
         if self._output is not None:
             self._output.flush()
+        if self.quotas is not None:
+            self.quotas.served(self, self.host.monotonic())
         return start
 
     def _between_requests(self, turn_ends: float) -> float:
@@ -553,6 +558,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._stalled:
             self._pause_reading()
             return
+        if self.quotas is not None:
+            self.quotas.now_ms = self.last_active * 1000.0
         serving, self._serving = self._serving, True  # whatever it answers must not lead to this frame again
         try:
             self._serve(self._partial_view, 4, self._needed)
@@ -568,6 +575,8 @@ class Connection(asyncio.BufferedProtocol):
             self._give_back()
         if self._output is not None:
             self._output.flush()
+        if self.quotas is not None:
+            self.quotas.served(self, self.host.monotonic())
 
     def _give_back(self) -> None:
         lease, self._lease = self._lease, None
@@ -628,6 +637,8 @@ class Connection(asyncio.BufferedProtocol):
             self._answer(deferred.reply)
 
     def _run(self, coroutine: Coroutine[Any, Any, Reply | None]) -> None:
+        if self.quotas is not None:
+            coroutine = self.quotas.measured(self, coroutine)
         deferred = Deferred()
         self._held = True
         if not self._lost:

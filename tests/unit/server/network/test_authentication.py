@@ -5,6 +5,7 @@ import logging
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -506,6 +507,25 @@ def test_a_session_goes_on_for_who_proves_it_again() -> None:
             assert await client.who_am_i() == "User:alice"
 
     run(scenario, users)
+
+
+def test_what_was_known_of_who_it_is_is_not_known_of_who_proved_it_again() -> None:
+    async def scenario(server: Server, connect: Connect) -> None:
+        client = await connect()
+        await client.handshake()
+        await client.log_in()
+        assert await client.who_am_i() == "User:alice"
+        (connection,) = server.connections
+        known: Any = SimpleNamespace(served=lambda *_: None, measured=lambda _, coroutine: coroutine)
+        connection.quotas = connection.decisions = known
+        assert await client.who_am_i() == "User:alice"
+        assert connection.quotas is connection.decisions is known
+        server.clock += 5
+        await client.handshake()
+        await client.log_in()
+        assert (connection.quotas, connection.decisions) == (None, None)
+
+    run(scenario, whose_sessions_end())
 
 
 def test_as_somebody_else_or_in_another_way_it_fails() -> None:

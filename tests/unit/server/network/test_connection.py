@@ -912,6 +912,63 @@ def test_what_has_waited_is_measured_from_when_it_is_served() -> None:
     asyncio.run(scenario())
 
 
+class Counting:
+    """A client's quotas, as the connection knows them: notes when it is told of what was served."""
+
+    def __init__(self, handler: "Noted") -> None:
+        self.now_ms = 0.0
+        self.handler = handler
+        self.served_at: list[int] = []
+        self.measured_of: list[int] = []
+
+    def served(self, connection: Connection, now: float) -> None:
+        assert self.now_ms == connection.last_active * 1000.0
+        assert now >= connection.last_active
+        self.served_at.append(len(self.handler.started))
+
+    def measured(self, connection: Connection, coroutine: Any) -> Any:
+        self.measured_of.append(len(self.handler.started))
+        return coroutine
+
+
+class Noted:
+    """Answers everything; whose number is odd later."""
+
+    def __init__(self) -> None:
+        self.started: list[int] = []
+
+    def __call__(self, body: bytes) -> Answer:
+        self.started.append(int.from_bytes(body[:4], "big"))
+        return self._later(body) if self.started[-1] % 2 else echo(body)
+
+    async def _later(self, body: bytes) -> bytes:
+        return echo(body)
+
+
+def test_what_was_read_at_once_is_measured_at_once_and_coroutines_by_themselves() -> None:
+    async def scenario() -> None:
+        handler = Noted()
+        async with serving(handler) as server:
+            reader, writer = await server.connect()
+            writer.write(frame(request(0)))
+            await read_answer(reader)
+            (connection,) = server.connections
+            quotas = connection.quotas = Counting(handler)
+            writer.write(b"".join(frame(request(number)) for number in (2, 4, 6)))
+            for number in (2, 4, 6):
+                assert await read_answer(reader) == request(number)
+            assert (quotas.served_at, quotas.measured_of) == ([4], [])
+            large = request(8) + bytes(3 * SHARED_BUFFER_BYTES)  # it is gathered, and what follows waits
+            writer.write(frame(large) + frame(request(9)) + frame(request(10)))
+            for body in (large, request(9), request(10)):
+                assert await read_answer(reader) == body
+            assert quotas.served_at[-1] == 7
+            assert quotas.measured_of == [6]
+            writer.close()
+
+    run(scenario())
+
+
 def test_a_throttled_client_has_its_answer_and_nothing_more_is_served() -> None:
     async def scenario() -> None:
         handler = Throttling()
