@@ -95,7 +95,31 @@ STATE_DIR = argument(
     help="where checkpoints, logs and progress are kept (default: $OTTLA_STATE_DIR or $XDG_STATE_HOME/ottla/pipelines)",
 )
 NAME = argument("name", complete="pipeline", help="the pipeline's name, as `ottla pipeline list` shows it")
+CLIENT = (
+    PROFILE,
+    COMMAND_CONFIG,
+    argument(
+        "-X",
+        "--property",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of the client, e.g. security.protocol=SSL (may be given many times); others on this "
+        "machine see it: passwords belong into a file",
+    ),
+)
+STOPPING = (
+    argument("--timeout", type=float, default=60.0, metavar="S", help="how long to wait (default: 60)"),
+    switch("--force", help="kill it if it has not stopped by then"),
+)
 _POLL_S = 0.1
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError(text)
+    return number
 
 
 def state_root(args: argparse.Namespace) -> Path:
@@ -197,6 +221,30 @@ def _stop(args: argparse.Namespace) -> int:
     return 0
 
 
+def _logs(args: argparse.Namespace) -> int:
+    from ottla.cli.pipeline.life import logs
+
+    return logs(args, find(args))
+
+
+def _attach(args: argparse.Namespace) -> int:
+    from ottla.cli.pipeline.life import attach
+
+    return attach(find(args))
+
+
+def _restart(args: argparse.Namespace) -> int:
+    from ottla.cli.pipeline.life import restart
+
+    return restart(find(args), lambda: _stop(args))
+
+
+def _reset(args: argparse.Namespace) -> int:
+    from ottla.cli.pipeline.life import reset
+
+    return reset(args, find(args))
+
+
 def stop_process(home: Home, pid: int, timeout_s: float, *, force: bool) -> None:
     """Ask the process that holds the lock to end, and wait until it has let go."""
     import signal
@@ -232,6 +280,10 @@ stopped, from the checkpoint in the state directory. Ctrl-C stops cleanly.
   ottla pipeline run clicks.py --master spark://host:7077 -b broker:9092 --detach
   ottla pipeline run clicks.py --command-config client.properties
   ottla pipeline run clicks.py --remote sc://host:15002 --checkpoint-dir s3a://bucket/checkpoints"""
+
+_RESET_DETAILS = """\
+Nothing is deleted: checkpoints with their state and offsets move to set-aside/ in the pipeline's directory. What the
+queries left open in topics is aborted first, and whoever still runs them elsewhere can write nothing more."""
 
 COMMAND = Command(
     "pipeline",
@@ -272,23 +324,19 @@ COMMAND = Command(
             switch("--detach", help="run in the background; see status and stop"),
             switch("--create-topics", help="create topics that are missing, with the broker's defaults"),
             argument(
+                "--give-up-after",
+                metavar="DURATION",
+                help="how long a stream that fails, as while brokers are away, is started again: 90s, 15m, 2h "
+                "(default: never give up)",
+            ),
+            argument(
                 "--conf",
                 action="append",
                 default=[],
                 metavar="KEY=VALUE",
                 help="a setting of Spark (may be given many times)",
             ),
-            PROFILE,
-            COMMAND_CONFIG,
-            argument(
-                "-X",
-                "--property",
-                action="append",
-                default=[],
-                metavar="KEY=VALUE",
-                help="a setting of the client, e.g. security.protocol=SSL (may be given many times); others on this "
-                "machine see it: passwords belong into a file",
-            ),
+            *CLIENT,
             run=_run,
             details=_RUN_DETAILS,
         ),
@@ -313,11 +361,43 @@ COMMAND = Command(
             "stop a pipeline cleanly",
             NAME,
             STATE_DIR,
-            argument(
-                "--timeout", type=float, default=60.0, metavar="S", help="how long to wait (default: 60)"
-            ),
-            switch("--force", help="kill it if it has not stopped by then"),
+            *STOPPING,
             run=_stop,
+        ),
+        Command(
+            "attach", "watch a pipeline that runs; Ctrl-C leaves it running", NAME, STATE_DIR, run=_attach
+        ),
+        Command(
+            "logs",
+            "what the last run said",
+            NAME,
+            STATE_DIR,
+            switch("-f", "--follow", help="go on until the run ends"),
+            argument(
+                "-n", "--lines", type=_count, metavar="N", help="only the last N lines of what is there"
+            ),
+            switch("--spark", help="Spark's own log instead"),
+            run=_logs,
+        ),
+        Command(
+            "restart",
+            "stop a pipeline, and start it as it was last started, in the background",
+            NAME,
+            STATE_DIR,
+            *STOPPING,
+            run=_restart,
+            details="The file is read and checked anew before anything is stopped.",
+        ),
+        Command(
+            "reset",
+            "set the checkpoints of a pipeline that does not run aside: its next run begins anew",
+            NAME,
+            STATE_DIR,
+            argument("--stream", metavar="NAME", help="of one stream only"),
+            BOOTSTRAP,
+            *CLIENT,
+            run=_reset,
+            details=_RESET_DETAILS,
         ),
     ),
 )

@@ -115,6 +115,7 @@ def status_lines(run: Run, progress: Mapping[str, Any]) -> list[str]:
         f"  log          {run.log}",
         *[f"  topics       {created_line(run)}" for _ in run.created[:1]],
         *[f"  problem      {problem}" for problem in run.problems],
+        *[f"  problem      {problem}" for problem in _retried(progress)],
         *[f"  problem      {problem}" for problem in _brokers_problem(run, progress)],
     ]
     found = rows(progress)
@@ -124,6 +125,15 @@ def status_lines(run: Run, progress: Mapping[str, Any]) -> list[str]:
 def created_line(run: Run) -> str:
     """The topics that a run has made."""
     return f"created {counted(len(run.created), 'topic')}: {', '.join(run.created)}"
+
+
+def _retried(progress: Mapping[str, Any]) -> list[str]:
+    """Why streams are being started again, or were a moment ago."""
+    return [
+        f"{stream['stream']} ({stream['state']}): {stream['problem']}"
+        for stream in progress.get("streams", [])
+        if stream.get("problem") and stream.get("state") != "failed"
+    ]
 
 
 def _brokers_problem(run: Run, progress: Mapping[str, Any]) -> list[str]:

@@ -32,6 +32,7 @@ from ottla.spark.pipeline.declare import (
     Topic,
     did_you_mean,
     listed,
+    parse_start,
 )
 from ottla.spark.pipeline.values import Codec, codec
 from ottla.spark.pipeline.values.rows import framed, framed_column
@@ -106,7 +107,7 @@ def records(context: Context, topic: Topic, *, stream: bool, headers: bool) -> D
     settings: dict[str, Any] = {
         "kafka.bootstrap.servers": context.bootstrap,
         "subscribe": topic.name,
-        "startingOffsets": topic.start if stream else "earliest",
+        **(parse_start(topic.start) if stream else {"startingOffsets": "earliest"}),
         **context.options,
     }
     if stream:

@@ -6,10 +6,11 @@ reaches the one who watches, who asks this one to stop, instead of killing Spark
 batch. Its standard output and error are the Spark log. SIGTERM, SIGINT, or the end of standard input (the watcher
 is gone) stop the queries cleanly. Everything else is reported through the pipeline's directory (state).
 
-A query that fails (a worker that did not come up, a broker that was away for too long, a machine out of memory) is
-started again from its checkpoint, after a while and not for ever: the count begins anew only when a micro-batch has
-been finished in between. What would fail again the same way (a value that does not parse where that is to stop the
-stream, data that is lost) is not tried again.
+Streams live apart: one that fails for good leaves the others running. A query that fails (a worker that did not come
+up, a broker that is away, a machine out of memory) is started again from its checkpoint, after pauses that grow, for as
+long as `--give-up-after` says; the time begins anew when a micro-batch has been finished. What would fail again the
+same way (a value that does not parse where that is to stop the stream, data that is lost, a topic that is gone, a state
+that does not fit) is told at once and not tried again.
 
 How far queries are behind, in records and in seconds since the first record not yet read, is asked in a thread of its
 own: brokers that are away are waited for there. While they do not answer there is no figure, and `problem` says why.
@@ -28,10 +29,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ottla.client.config import SECRET_KEYS
 from ottla.model.ids import TopicPartition
+from ottla.spark.connection import PREFIX
 from ottla.spark.pipeline import state
 from ottla.spark.pipeline.declare import PipelineError
 from ottla.spark.pipeline.load import load
@@ -58,7 +62,9 @@ MAX_SPEC_BYTES = 1 << 20
 # Progress is read every half second: as many micro-batches as there can be until then are kept.
 RECENT = "50"
 
-RESTART_DELAYS_S = (1.0, 5.0, 20.0)
+# The pause before a failed query is started again: twice as long each time, up to the last.
+FIRST_DELAY_S = 1.0
+LAST_DELAY_S = 60.0
 RAISED = "[USER_RAISED_EXCEPTION] "
 # What fails the same way however often it is tried: the code, the options and the checkpoint do not fit together.
 LASTING = (
@@ -68,6 +74,7 @@ LASTING = (
     "RowError",
     "AnalysisException",
     "AuthenticationFailed",
+    "UNKNOWN_TOPIC_OR_PARTITION",  # after the client has asked for as long as its time-outs allow
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
     "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
     "STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE",
@@ -99,12 +106,18 @@ class Supervised:
     """A query, its figures, and when it is to be started again."""
 
     def __init__(
-        self, query: StreamingQuery, figures: Figures, restart: Callable[[], StreamingQuery]
+        self,
+        query: StreamingQuery,
+        figures: Figures,
+        restart: Callable[[], StreamingQuery],
+        give_up_after_s: float = inf,
     ) -> None:
         self.query = query
         self.figures = figures
         self._restart = restart
+        self._give_up_after_s = give_up_after_s
         self._failures = 0
+        self._failing_since = 0.0
         self._failed_at_batch = -1
         self._restart_at: float | None = None
         self._is_stopping = False
@@ -139,6 +152,8 @@ class Supervised:
         active = self.query.isActive
         self.figures.add(self.query.recentProgress, now)
         self.figures.state = "running" if active else "ended"
+        if self.figures.batch_id > self._failed_at_batch:
+            self.figures.problem = ""  # of a failure that it has got over
         error = None if active else self.query.exception()
         return None if error is None else self._failed(error, now, say)
 
@@ -146,24 +161,28 @@ class Supervised:
         reason = sentence(error)
         # The whole of what Spark says is for its log; people read the sentence.
         print(f"{self.figures.name} failed:\n{error}", file=sys.stderr, flush=True)
-        delay = self._delay(str(error))
+        delay = self._delay(str(error), now)
+        self.figures.problem = reason
         if delay is None:
             self._is_over = True
-            self.figures.state, self.figures.problem = "failed", reason
+            self.figures.state = "failed"
             return f"{self.figures.name}: {reason}"
         self.figures.state = "restarting"
         self._restart_at = now + delay
         say(f"{self.figures.name}: failed, starts again in {delay:g} s: {reason}")
         return None
 
-    def _delay(self, text: str) -> float | None:
+    def _delay(self, text: str, now: float) -> float | None:
         if self._is_stopping or any(mark in text for mark in LASTING):
             return None
-        if self.figures.batch_id > self._failed_at_batch:
-            self._failures = 0
+        if self.figures.batch_id > self._failed_at_batch or not self._failures:
+            self._failures, self._failing_since = 0, now
         self._failed_at_batch = self.figures.batch_id
+        left = self._failing_since + self._give_up_after_s - now
+        # Not beyond the time there is: it has its last chance at the end of it.
+        delay = min(FIRST_DELAY_S * 2 ** min(self._failures, 16), LAST_DELAY_S, left)
         self._failures += 1
-        return RESTART_DELAYS_S[self._failures - 1] if self._failures <= len(RESTART_DELAYS_S) else None
+        return delay if left > 0 else None
 
 
 def sentence(error: BaseException | Any) -> str:
@@ -328,12 +347,19 @@ class Spec:
     available_now: bool = False
     watched: bool = False
     create_topics: bool = False
+    give_up_after_s: float | None = None  # for ever
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> str:
         """In one line."""
         return json.dumps(asdict(self))
+
+    def to_keep(self) -> dict[str, Any]:
+        """For the next start: what is secret is kept nowhere, only that there was something."""
+        secret = [key for key in self.options if key.removeprefix(PREFIX) in SECRET_KEYS]
+        options = {key: value for key, value in self.options.items() if key not in secret}
+        return {**asdict(self), "options": options, "not_kept": secret}
 
 
 class RunLog:
@@ -379,6 +405,7 @@ class Runner:
         with self._home.locked():
             self._write_state(state.STARTING)
             self._home.write_progress({})
+            self._home.write_spec(self._spec.to_keep())
             signal.signal(signal.SIGTERM, self._asked)
             signal.signal(signal.SIGINT, self._asked)
             if self._spec.watched:
@@ -425,7 +452,12 @@ class Runner:
                 self._run = replace(self._run, created=tuple(created))
             started = start(plans)
             self._queries = [
-                Supervised(query, Figures(self._short(one.name)), one.start)
+                Supervised(
+                    query,
+                    Figures(self._short(one.name)),
+                    one.start,
+                    inf if spec.give_up_after_s is None else spec.give_up_after_s,
+                )
                 for one, query in zip(plans, started, strict=True)
             ]
             self._write_state(state.RUNNING)
