@@ -157,6 +157,46 @@ def test_restarted_reset_and_begun_anew_from_a_time(ottla: Ottla, broker: Broker
     assert values == [2, 3, 4, 2, 3, 4]
 
 
+def test_a_replay_is_what_a_batch_over_the_topic_gives(ottla: Ottla, broker: Broker, tmp_path: Path) -> None:
+    """With more coming in, killed in the middle, and with another state than the pipeline has."""
+    source, target = broker.topic(2), broker.topic(3)
+    moment = 1_760_000_000_000
+    text = """
+        from pyspark.sql import functions as F
+
+        @pipeline.stream(out=topic({target!r}, key="n"), mode="update")
+        def counted(rows=topic({source!r}, schema="n int", options={{"maxOffsetsPerTrigger": 20}})):
+            return rows.groupBy({by}).agg(F.count("*").alias("times"))
+        """
+    file = write_pipeline(tmp_path, text.format(target=target, source=source, by='"n"'), "counts")
+    for number in range(100):
+        broker.produce(
+            source, [f'{{"n": {number % 7}}}'], timestamp=moment + number * 1000, partition=number % 2
+        )
+    ottla.run(file, "--detach")
+    until(lambda: ottla.status("counts")["streams"].get("counted", {}).get("rows_in") == 100, ottla)
+    # Another key of the state: the checkpoint of the pipeline could not go on with this.
+    write_pipeline(
+        tmp_path, text.format(target=target, source=source, by='(F.col("n") % 3).alias("n")'), "counts"
+    )
+    bounds = ("--from", str(moment + 10_000), "--to", str(moment + 90_000))
+    ottla("replay", "counts", *bounds, "--detach")
+    os.kill(ottla.status("counts.replay")["pid"], signal.SIGKILL)
+    broker.produce(source, ['{"n": 5}'] * 10, timestamp=moment + 95_000)
+    until(lambda: "died" in ottla("list"), ottla)
+    ottla("replay", "counts", *bounds)
+    newest = {}
+    records = consume(broker, f"{target}.replay")
+    for record in records:
+        row = json.loads(record.value())
+        newest[row["n"]] = row["times"]
+    expected = Counter(number % 7 % 3 for number in range(10, 90))
+    assert newest == dict(expected)
+    assert {record.partition() for record in records} <= {0, 1, 2}
+    assert "counts  running" in ottla("list"), "the pipeline itself goes on"
+    until(lambda: ottla.status("counts")["streams"]["counted"]["rows_in"] == 110, ottla)
+
+
 def test_a_query_that_fails_is_told_in_a_sentence(ottla: Ottla, broker: Broker, tmp_path: Path) -> None:
     source, target = broker.topic(), broker.topic()
     file = write_pipeline(

@@ -239,6 +239,12 @@ def _restart(args: argparse.Namespace) -> int:
     return restart(find(args), lambda: _stop(args))
 
 
+def _replay(args: argparse.Namespace) -> int:
+    from ottla.cli.pipeline.life import replay
+
+    return replay(args, find(args), state_root(args))
+
+
 def _reset(args: argparse.Namespace) -> int:
     from ottla.cli.pipeline.life import reset
 
@@ -280,6 +286,14 @@ stopped, from the checkpoint in the state directory. Ctrl-C stops cleanly.
   ottla pipeline run clicks.py --master spark://host:7077 -b broker:9092 --detach
   ottla pipeline run clicks.py --command-config client.properties
   ottla pipeline run clicks.py --remote sc://host:15002 --checkpoint-dir s3a://bucket/checkpoints"""
+
+_REPLAY_DETAILS = """\
+The pipeline is run as NAME.replay, in its file as it is now and with the settings of its last run, and ends when all is
+done; one that was stopped goes on when it is asked for again. What the pipeline itself writes is left alone, and it may
+run meanwhile.
+
+  ottla pipeline replay clicks --from 2026-11-01T00:00 --into clicks.per_minute.v2
+  ottla pipeline replay orders --from 7d --to 1d --stream to_lake --into /lake/orders_new"""
 
 _RESET_DETAILS = """\
 Nothing is deleted: checkpoints with their state and offsets move to set-aside/ in the pipeline's directory. What the
@@ -387,6 +401,32 @@ COMMAND = Command(
             *STOPPING,
             run=_restart,
             details="The file is read and checked anew before anything is stopped.",
+        ),
+        Command(
+            "replay",
+            "run streams once more over what their topics have of some time, into outputs of their own",
+            NAME,
+            STATE_DIR,
+            argument(
+                "--from",
+                dest="since",
+                required=True,
+                metavar="TIME",
+                help="2026-11-01T00:00 (UTC, or with a zone), milliseconds, or 2h, 7d for so long ago; by the records' "
+                "timestamps",
+            ),
+            argument(
+                "--to", metavar="TIME", help="only what is older (default: to the end that is there now)"
+            ),
+            argument("--stream", metavar="NAME", help="one stream only"),
+            argument(
+                "--into",
+                metavar="TOPIC|PATH|TABLE",
+                help="the output (default: that of the stream with .replay behind its name)",
+            ),
+            switch("--detach", help="run in the background; see status and stop"),
+            run=_replay,
+            details=_REPLAY_DETAILS,
         ),
         Command(
             "reset",

@@ -1,4 +1,4 @@
-"""`ottla pipeline logs | attach | restart | reset`: what is done with a pipeline after its first day.
+"""`ottla pipeline logs | attach | restart | replay | reset`: what is done with a pipeline after its first day.
 
 All work on what a run has left in the state directory. `restart` asks for what the last run was asked for, in the file
 as it is now; secrets are kept nowhere, so a run that was given one on the command line has to be asked for again.
@@ -12,20 +12,22 @@ import json
 import os
 import time
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ottla.cli.args import CliError, unknown
+from ottla.cli.args import CliError, UsageError, unknown
 from ottla.cli.client import explained
 from ottla.cli.output import counted, say
 from ottla.cli.pipeline import run as runs
+from ottla.cli.selection import parse_moment_ms
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
+    from ottla.spark.pipeline.load import Pipeline
     from ottla.spark.pipeline.runner import Spec
     from ottla.spark.pipeline.state import Home, Run
 
@@ -120,13 +122,69 @@ def _kept_spec(home: Home) -> Spec:
             f"{home.name} was given {names} on the command line, which is kept nowhere: say it again (`run`, "
             "`reset`), or put it into a file for --command-config"
         )
-    known = {entry.name for entry in fields(Spec)}
     try:
-        return Spec(**{name: value for name, value in kept.items() if name in known})
+        return Spec.of(kept)
     except TypeError:
         raise CliError(
             f"{home.path / 'spec.json'} is not what a run has written; use `ottla pipeline run`"
         ) from None
+
+
+def replay(args: argparse.Namespace, home: Home, root: Path) -> int:
+    """Streams once more, from a time on, into outputs of their own."""
+    from ottla.spark.pipeline.declare import PipelineError
+    from ottla.spark.pipeline.load import check
+    from ottla.spark.pipeline.replay import SUFFIX, Replay, replayed
+
+    last = _kept_spec(home)
+    if last.replay is not None:
+        raise CliError(f"{home.name} is a replay itself: name the pipeline")
+    from_ms, to_ms = parse_moment_ms(args.since), None if args.to is None else parse_moment_ms(args.to)
+    if to_ms is not None and to_ms <= from_ms:
+        raise UsageError("--to is not after --from")
+    pipeline = runs.checked(last.file, last.name + SUFFIX)
+    wanted = Replay(from_ms, to_ms, args.stream, args.into)
+    try:
+        streams = replayed(pipeline, wanted).streams
+        wanted = replace(wanted, partitions=_partitions(last, pipeline, [one.name for one in streams]))
+        made = replayed(pipeline, wanted)
+        if problems := check(made):
+            raise PipelineError(problems)
+    except PipelineError as error:
+        raise runs.refused(error) from None
+    there = runs.home_of(root, made.name)
+    kept = there.spec()
+    if kept is not None and kept.get("replay") != asdict(wanted) and there.checkpoints.is_dir():
+        raise CliError(
+            f"another replay of {home.name} has been here: `ottla pipeline reset {there.name}` sets it aside (what it "
+            "has written stays)"
+        )
+    runs.check_topics(made, last.bootstrap, dict(last.options), create_all=False)
+    log, spark_log = runs.log_files(there)
+    for stream in made.streams:
+        say(f"{there.name}: {stream.name} goes into {stream.out}")
+    spec = replace(
+        last, name=made.name, log=log, spark_log=spark_log, available_now=True, create_topics=False,
+        watched=not args.detach, checkpoint_dir=None if last.checkpoint_dir is None else last.checkpoint_dir + SUFFIX,
+        replay=wanted,
+    )  # fmt: skip
+    return runs.detached(spec, there) if args.detach else runs.watched(spec, there)
+
+
+def _partitions(last: Spec, pipeline: Pipeline, names: list[str]) -> int | None:
+    """The most that any of the topics has that are written to now."""
+    from ottla.model.errors import KafkaError
+    from ottla.spark.pipeline.declare import Topic
+    from ottla.spark.pipeline.topics import admin
+
+    topics = [one.out.name for one in pipeline.streams if one.name in names and isinstance(one.out, Topic)]
+    if not topics:
+        return None
+    with explained(), admin(last.bootstrap, last.options) as client:
+        found = client.describe_topics(topics)
+    return max(
+        (len(one.partitions) for one in found.values() if not isinstance(one, KafkaError)), default=None
+    )
 
 
 def reset(args: argparse.Namespace, home: Home) -> int:

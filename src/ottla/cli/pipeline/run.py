@@ -51,10 +51,10 @@ def run(args: argparse.Namespace, root: Path) -> int:
     options, bootstrap = client_options(args)
     conf = dict(pairs(args.conf, "--conf"))
     _give_up_after_s(args.give_up_after)
-    home = _home(root, pipeline.name)
+    home = home_of(root, pipeline.name)
     check_topics(pipeline, bootstrap, options, create_all=args.create_topics)
     spec = _spec(args, pipeline, home, bootstrap, conf, options)
-    return detached(spec, home) if args.detach else _watched(spec, home)
+    return detached(spec, home) if args.detach else watched(spec, home)
 
 
 def client_options(args: argparse.Namespace) -> tuple[dict[str, str], str]:
@@ -88,14 +88,14 @@ def checked(file: str, name: str | None) -> Pipeline:
     try:
         pipeline = load(file)
     except PipelineError as error:
-        raise _refused(error) from None
+        raise refused(error) from None
     name = name or pipeline.name
     if not LEGAL_NAME.fullmatch(name):
         raise UsageError(f"{name!r}: the name of a pipeline is letters, digits, '.', '_' and '-'; see --name")
     return replace(pipeline, name=name)
 
 
-def _refused(error: Exception) -> CliError:
+def refused(error: Exception) -> CliError:
     """All that is wrong, one line each; the last line is the one that main prints."""
     lines = str(error).splitlines()
     for line in lines[:-1]:
@@ -130,7 +130,7 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-def _home(root: Path, name: str) -> Home:
+def home_of(root: Path, name: str) -> Home:
     from ottla.spark.pipeline.state import Home
 
     home = Home(root, name)
@@ -150,7 +150,7 @@ def check_topics(pipeline: Pipeline, bootstrap: str, options: dict[str, str], *,
         with explained():
             check_topics(pipeline, bootstrap, options, create_all=create_all)
     except PipelineError as error:
-        raise _refused(error) from None
+        raise refused(error) from None
     except OptionError as error:
         raise UsageError(str(error)) from None
 
@@ -245,7 +245,7 @@ def _current(home: Home, pid: int) -> Run | None:
     return found if found is not None and found.pid == pid else None
 
 
-def _watched(spec: Spec, home: Home) -> int:
+def watched(spec: Spec, home: Home) -> int:
     process = _start(spec)
     interrupted = False
     try:

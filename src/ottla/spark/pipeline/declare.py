@@ -424,10 +424,14 @@ def parse_start(text: str) -> dict[str, str]:
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    # Of a partition without a record since then what comes next is read.
     timestamp_ms = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
     if timestamp_ms < 0:
         raise DeclarationError(f"{text!r} is before 1970")
+    return from_moment(timestamp_ms)
+
+
+def from_moment(timestamp_ms: int) -> dict[str, str]:
+    """The same from a time on; of a partition without a record since then what comes next is read."""
     return {"startingTimestamp": str(timestamp_ms), "startingOffsetsByTimestampStrategy": "latest"}
 
 

@@ -31,9 +31,11 @@ from ottla.spark.pipeline.declare import (
     Stream,
     Topic,
     did_you_mean,
+    from_moment,
     listed,
     parse_start,
 )
+from ottla.spark.pipeline.replay import Replay
 from ottla.spark.pipeline.values import Codec, codec
 from ottla.spark.pipeline.values.rows import framed, framed_column
 
@@ -62,6 +64,7 @@ class Context:
     spark: SparkSession
     bootstrap: str
     options: Mapping[str, str] = field(repr=False)
+    replay: Replay | None = None
     group: str = ""
     names: list[str] = field(default_factory=list)
 
@@ -70,7 +73,7 @@ class Context:
         return self.names[-1]
 
     def for_query(self, group: str) -> Context:
-        return Context(self.pipeline, self.spark, self.bootstrap, self.options, group)
+        return Context(self.pipeline, self.spark, self.bootstrap, self.options, self.replay, group)
 
 
 def read(context: Context, source: Source, *, tolerant: bool) -> DataFrame:
@@ -107,7 +110,7 @@ def records(context: Context, topic: Topic, *, stream: bool, headers: bool) -> D
     settings: dict[str, Any] = {
         "kafka.bootstrap.servers": context.bootstrap,
         "subscribe": topic.name,
-        **(parse_start(topic.start) if stream else {"startingOffsets": "earliest"}),
+        **(_start(context, topic) if stream else {"startingOffsets": "earliest"}),
         **context.options,
     }
     if stream:
@@ -117,7 +120,16 @@ def records(context: Context, topic: Topic, *, stream: bool, headers: bool) -> D
     settings |= topic.options
     reader: Any = context.spark.readStream if stream else context.spark.read
     found: DataFrame = reader.format("ottla").options(**settings).load()
-    return found
+    end_ms = context.replay.to_ms if stream and context.replay is not None else None
+    if end_ms is None:
+        return found
+    from pyspark.sql import functions as F
+
+    return found.where(F.col("timestamp") < F.timestamp_millis(F.lit(end_ms)))
+
+
+def _start(context: Context, topic: Topic) -> dict[str, str]:
+    return parse_start(topic.start) if context.replay is None else from_moment(context.replay.from_ms)
 
 
 def parse(raw: DataFrame, values: Codec, *, keep_tombstones: bool) -> DataFrame:

@@ -27,7 +27,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
@@ -39,6 +39,7 @@ from ottla.spark.connection import PREFIX
 from ottla.spark.pipeline import state
 from ottla.spark.pipeline.declare import PipelineError
 from ottla.spark.pipeline.load import load
+from ottla.spark.pipeline.replay import Replay, replayed
 from ottla.spark.pipeline.running import Figures, first_line, plan, start
 from ottla.spark.pipeline.topics import create_topics
 from ottla.spark.session import SparkFailed, session
@@ -348,8 +349,18 @@ class Spec:
     watched: bool = False
     create_topics: bool = False
     give_up_after_s: float | None = None  # for ever
+    replay: Replay | None = None
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Spec:
+        """From what `to_json` or `to_keep` made; TypeError if it is something else."""
+        known = {entry.name for entry in fields(cls)}
+        given = {name: value for name, value in document.items() if name in known}
+        if given.get("replay") is not None:
+            given["replay"] = Replay(**given["replay"])
+        return cls(**given)
 
     def to_json(self) -> str:
         """In one line."""
@@ -428,6 +439,8 @@ class Runner:
     def _with_spark(self) -> list[str]:
         spec = self._spec
         pipeline = replace(load(spec.file), name=spec.name)
+        if spec.replay is not None:
+            pipeline = replayed(pipeline, spec.replay)
         self._nothing_begun = True
         self._log.say(f"starting Spark ({self._run.spark})")
         conf = {"spark.sql.streaming.numRecentProgressUpdates": RECENT, **spec.conf}
@@ -442,6 +455,7 @@ class Runner:
                 self._run.checkpoints,
                 available_now=spec.available_now,
                 options=spec.options,
+                replay=spec.replay,
             )
             self._nothing_begun = False
             if self._stop.is_set():
@@ -584,7 +598,7 @@ def read_spec(fd: int) -> Spec:
     line = bytearray()
     while len(line) < MAX_SPEC_BYTES and (byte := os.read(fd, 1)) not in (b"", b"\n"):
         line += byte
-    return Spec(**json.loads(line))
+    return Spec.of(json.loads(line))
 
 
 def main() -> int:

@@ -43,6 +43,7 @@ from ottla.spark.pipeline.frames import (
     letters,
     read,
 )
+from ottla.spark.pipeline.replay import Replay
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,9 +89,10 @@ def plan(
     *,
     available_now: bool = False,
     options: Mapping[str, str] | None = None,
+    replay: Replay | None = None,
 ) -> list[Plan]:
     """All queries, built and checked, none of them started; PipelineError names every stream that Spark refuses."""
-    context = Context(pipeline, spark, bootstrap, options or {})
+    context = Context(pipeline, spark, bootstrap, options or {}, replay)
     plans: list[Plan] = []
     problems: list[Problem] = []
     for stream in pipeline.streams:

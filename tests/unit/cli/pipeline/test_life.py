@@ -17,6 +17,7 @@ from ottla.cli.main import main
 from ottla.cli.pipeline import run as runs
 from ottla.client import Producer
 from ottla.client.errors import ProducerFenced
+from ottla.spark.pipeline.replay import Replay
 from ottla.spark.pipeline.runner import Spec
 from ottla.spark.pipeline.state import FAILED, RUNNING, STOPPED, Home
 from ottla.testing.broker import Broker
@@ -230,6 +231,65 @@ def test_a_run_that_left_no_spec_cannot_be_restarted(
     assert pipeline(home, "restart", "clicks") == 1
     assert "use `ottla pipeline run`" in capsys.readouterr().err
     assert not asked
+
+
+# ---- replay ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def replayable(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    file = tmp_path / "clicks.py"
+    file.write_text(
+        "from ottla.spark import pipeline, topic\n"
+        "@pipeline.stream(out=topic('out'))\n"
+        "def copy(rows=topic('in', schema='n int')):\n    return rows\n"
+    )
+    home.write_spec(spec_of(home, file=str(file), master="local[2]").to_keep())
+    monkeypatch.setattr("ottla.cli.pipeline.life._partitions", lambda *_: 3)
+    monkeypatch.setattr(runs, "check_topics", lambda *_, **__: None)
+    return home
+
+
+def test_a_replay_is_a_run_of_its_own(
+    replayable: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[Spec] = []
+    monkeypatch.setattr(runs, "detached", lambda spec, _: started.append(spec) or 0)
+    words = ("replay", "clicks", "--from", "2026-11-01T00:00", "--to", "2026-11-02T00:00", "--detach")
+    assert pipeline(replayable, *words) == 0
+    (spec,) = started
+    assert (spec.name, spec.available_now, spec.master) == ("clicks.replay", True, "local[2]")
+    assert spec.replay == Replay(1_793_491_200_000, 1_793_577_600_000, None, None, 3)
+    assert Spec.of(json.loads(spec.to_json())) == spec
+    assert "clicks.replay: copy goes into topic 'out.replay'" in capsys.readouterr().err
+    there = Home(replayable.path.parent, "clicks.replay")
+    there.write_spec(spec.to_keep())
+    (there.checkpoints / "copy").mkdir(parents=True)
+    assert pipeline(replayable, *words) == 0, "it goes on"
+    assert pipeline(replayable, *words[:3], "2026-10-31", "--detach") == 1
+    assert "`ottla pipeline reset clicks.replay` sets it aside" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--from", "2h", "--to", "3h"), 2, "--to is not after --from"),
+        (("--from", "yesterday"), 2, "'yesterday' is no time"),
+        (
+            ("--from", "2h", "--stream", "cpoy"),
+            1,
+            "there is no stream 'cpoy'; it has copy; did you mean 'copy'?",
+        ),
+        (("--from", "2h", "--into", "in"), 1, "the pipeline feeds itself"),
+        (("--from", "2h", "--into", "a b"), 1, "clicks.py"),
+        ((), 2, "--from"),
+    ],
+)
+def test_what_cannot_be_replayed_is_one_line(
+    replayable: Home, words: tuple[str, ...], code: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pipeline(replayable, "replay", "clicks", "--detach", *words) == code
+    assert said in capsys.readouterr().err
 
 
 # ---- reset ------------------------------------------------------------------------------------------------------
