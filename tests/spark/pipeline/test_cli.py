@@ -127,7 +127,7 @@ def test_detached_watched_listed_stopped_and_gone_on_with(
 
 
 def test_restarted_reset_and_begun_anew_from_a_time(ottla: Ottla, broker: Broker, tmp_path: Path) -> None:
-    source, target = broker.topic(), broker.topic()
+    source, target = broker.topic(retention_ms=-1), broker.topic()
     moment = 1_760_000_000_000
     for number in range(4):
         broker.produce(source, [f'{{"n": {number}}}'], timestamp=moment + number * 60_000)
@@ -159,7 +159,7 @@ def test_restarted_reset_and_begun_anew_from_a_time(ottla: Ottla, broker: Broker
 
 def test_a_replay_is_what_a_batch_over_the_topic_gives(ottla: Ottla, broker: Broker, tmp_path: Path) -> None:
     """With more coming in, killed in the middle, and with another state than the pipeline has."""
-    source, target = broker.topic(2), broker.topic(3)
+    source, target = broker.topic(2, retention_ms=-1), broker.topic(3)
     moment = 1_760_000_000_000
     text = """
         from pyspark.sql import functions as F

@@ -160,6 +160,13 @@ def _check(args: argparse.Namespace) -> None:
     say(f"{pipeline.path.name} is fine: {counted(len(pipeline.streams), 'stream')}")
 
 
+def _graph(args: argparse.Namespace) -> None:
+    from ottla.cli.pipeline.run import checked
+    from ottla.spark.pipeline.lineage import DRAWN, graph_of
+
+    print(DRAWN[args.format](graph_of(checked(file, None) for file in args.files)))
+
+
 def _list(args: argparse.Namespace) -> None:
     from ottla.spark.pipeline.state import homes
 
@@ -359,6 +366,18 @@ COMMAND = Command(
             "check a pipeline's file without running it",
             argument("file", complete="file", help="the pipeline"),
             run=_check,
+        ),
+        Command(
+            "graph",
+            "what feeds what: the topics, tables and streams of some pipelines",
+            argument("files", nargs="+", metavar="file", complete="file", help="pipelines"),
+            argument(
+                "--format",
+                choices=("text", "dot", "mermaid"),
+                default="text",
+                help="for people, Graphviz or Markdown",
+            ),
+            run=_graph,
         ),
         Command("list", "the pipelines that have run here, and how they are", STATE_DIR, OUTPUT, run=_list),
         Command(

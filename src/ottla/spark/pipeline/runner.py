@@ -38,7 +38,8 @@ from ottla.model.ids import TopicPartition
 from ottla.spark.connection import PREFIX
 from ottla.spark.pipeline import state
 from ottla.spark.pipeline.declare import PipelineError
-from ottla.spark.pipeline.load import load
+from ottla.spark.pipeline.lineage import OpenLineage
+from ottla.spark.pipeline.load import Pipeline, load
 from ottla.spark.pipeline.replay import Replay, replayed
 from ottla.spark.pipeline.running import Figures, first_line, plan, start
 from ottla.spark.pipeline.topics import create_topics
@@ -407,6 +408,7 @@ class Runner:
         )
         self._queries: list[Supervised] = []
         self._problems: list[str] = []
+        self._lineage = OpenLineage.from_environment(os.environ, log.say)
         self._nothing_begun = (
             False  # Spark is starting: whoever does not want it any more need not wait for it
         )
@@ -474,12 +476,27 @@ class Runner:
                 )
                 for one, query in zip(plans, started, strict=True)
             ]
+            if self._lineage is not None:
+                self._lineage.started(pipeline, spec.bootstrap)
             self._write_state(state.RUNNING)
             for one, query in zip(self._queries, started, strict=True):
                 self._log.say(f"{one.figures.name}: query {query.id}")
-            return self._watch()
+            try:
+                return self._watch()
+            finally:
+                self._tell_end(pipeline)
         finally:
             _stop_spark(spark)
+
+    def _tell_end(self, pipeline: Pipeline) -> None:
+        if self._lineage is not None:
+            problems = {
+                one.figures.name: one.figures.problem
+                for one in self._queries
+                if one.figures.state == "failed"
+            }
+            self._lineage.ended(pipeline, self._spec.bootstrap, problems, finished=not self._stop.is_set())
+            self._lineage.close()
 
     def _watch(self) -> list[str]:
         """Until it is to stop or no stream is left. A stream that failed for good leaves the others running."""
