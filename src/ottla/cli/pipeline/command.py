@@ -345,6 +345,11 @@ COMMAND = Command(
             switch("--detach", help="run in the background; see status and stop"),
             switch("--create-topics", help="create topics that are missing, with the broker's defaults"),
             argument(
+                "--metrics",
+                metavar="[HOST:]PORT",
+                help="serve the figures as OpenMetrics, at /metrics (0: a free port, which the log and status name)",
+            ),
+            argument(
                 "--give-up-after",
                 metavar="DURATION",
                 help="how long a stream that fails, as while brokers are away, is started again: 90s, 15m, 2h "

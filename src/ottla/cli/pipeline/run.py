@@ -51,6 +51,7 @@ def run(args: argparse.Namespace, root: Path) -> int:
     options, bootstrap = client_options(args)
     conf = dict(pairs(args.conf, "--conf"))
     _give_up_after_s(args.give_up_after)
+    _metrics(args.metrics)
     home = home_of(root, pipeline.name)
     check_topics(pipeline, bootstrap, options, create_all=args.create_topics)
     spec = _spec(args, pipeline, home, bootstrap, conf, options)
@@ -179,6 +180,7 @@ def _spec(
         available_now=args.available_now,
         watched=not args.detach,
         create_topics=args.create_topics,
+        metrics=_metrics(args.metrics),
         give_up_after_s=_give_up_after_s(args.give_up_after),
         conf=conf,
         options=options,
@@ -197,6 +199,17 @@ def _give_up_after_s(given: str | None) -> float | None:
     if given in (None, "never"):
         return None
     return parse_duration_ms(given) / 1000
+
+
+def _metrics(given: str | None) -> str | None:
+    from ottla.spark.pipeline.metrics import parse_address
+
+    try:
+        if given is not None:
+            parse_address(given)
+    except ValueError:
+        raise UsageError(f"--metrics {given!r} is neither a port nor HOST:PORT") from None
+    return given
 
 
 def _drop_old_logs(logs: Path) -> None:

@@ -26,7 +26,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from math import inf
@@ -40,6 +41,8 @@ from ottla.spark.pipeline import state
 from ottla.spark.pipeline.declare import PipelineError
 from ottla.spark.pipeline.lineage import OpenLineage
 from ottla.spark.pipeline.load import Pipeline, load
+from ottla.spark.pipeline.metrics import PATH as METRICS_PATH
+from ottla.spark.pipeline.metrics import MetricsServer, page, parse_address
 from ottla.spark.pipeline.replay import Replay, replayed
 from ottla.spark.pipeline.running import Figures, first_line, plan, start
 from ottla.spark.pipeline.topics import create_topics
@@ -351,6 +354,7 @@ class Spec:
     create_topics: bool = False
     give_up_after_s: float | None = None  # for ever
     replay: Replay | None = None
+    metrics: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -407,6 +411,7 @@ class Runner:
             checkpoints=checkpoints,
         )
         self._queries: list[Supervised] = []
+        self._streams: list[dict[str, Any]] = []  # as they were last published
         self._problems: list[str] = []
         self._lineage = OpenLineage.from_environment(os.environ, log.say)
         self._nothing_begun = (
@@ -415,7 +420,7 @@ class Runner:
 
     def run(self) -> int:
         """Until it ends, is stopped or fails; the exit code."""
-        with self._home.locked():
+        with self._home.locked(), self._metrics():
             self._write_state(state.STARTING)
             self._home.write_progress({})
             self._home.write_spec(self._spec.to_keep())
@@ -437,6 +442,28 @@ class Runner:
                 self._log.say(f"failed: {problem}")
             self._write_state(ended, problems=tuple(problems), ended_ms=_now_ms())
             return 1 if problems else 0
+
+    @contextmanager
+    def _metrics(self) -> Iterator[None]:
+        """The figures on a port. One that is not to be had is told, and is no reason not to run."""
+        if self._spec.metrics is None:
+            yield
+            return
+        try:
+            server = MetricsServer(*parse_address(self._spec.metrics), self._metrics_page)
+        except OSError as error:
+            self._log.say(f"no metrics at {self._spec.metrics}: {error.strerror or error}")
+            yield
+            return
+        self._run = replace(self._run, metrics=server.address)
+        self._log.say(f"metrics at http://{server.address}{METRICS_PATH}")
+        try:
+            yield
+        finally:
+            server.close()
+
+    def _metrics_page(self) -> str:
+        return page(self._spec.name, self._streams)
 
     def _with_spark(self) -> list[str]:
         spec = self._spec
@@ -543,8 +570,10 @@ class Runner:
     def _publish(self, lags: LagWatch) -> None:
         for one in self._queries:
             one.figures.lag, one.figures.lag_seconds = lags.want(one.figures.name, one.figures.offsets)
-        streams = [one.figures.document() for one in self._queries]
-        self._home.write_progress({"at_ms": _now_ms(), "brokers_problem": lags.problem, "streams": streams})
+        self._streams = [one.figures.document() for one in self._queries]
+        self._home.write_progress(
+            {"at_ms": _now_ms(), "brokers_problem": lags.problem, "streams": self._streams}
+        )
 
     def _log_figures(self, final: bool = False) -> None:
         for one in self._queries:
@@ -581,11 +610,12 @@ def figures_line(figures: Figures, final: bool = False) -> str:
     """One line of the log for people."""
     lag = "" if figures.lag is None else f", {figures.lag:,} records ({figures.lag_seconds:g} s) behind"
     bad = f", {figures.bad:,} did not parse" if figures.bad else ""
+    late = f", {figures.late:,} came too late" if figures.late else ""
     state_rows = f", {figures.state_rows:,} rows of state" if figures.state_rows else ""
     speed = "" if final else f" ({figures.in_per_s:,.0f}/s)"
     return (
         f"{figures.name}: batch {figures.batch_id}, {figures.rows_in:,} rows in{speed}, {figures.rows_out:,} out"
-        f"{bad}{lag}{state_rows}, {figures.batch_ms or 0:,} ms the last batch"
+        f"{bad}{late}{lag}{state_rows}, {figures.batch_ms or 0:,} ms the last batch"
     )
 
 

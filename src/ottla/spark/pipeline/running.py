@@ -269,6 +269,7 @@ class Figures:
     rows_in: int = 0
     rows_out: int = 0
     bad: int = 0
+    late: int = 0
     in_per_s: float = 0.0
     out_per_s: float = 0.0
     batch_ms: int | None = None
@@ -299,6 +300,8 @@ class Figures:
         self.rows_in += rows_in(report)
         self.rows_out += _observed(report, METRICS_OUT, "rows")
         self.bad += _observed(report, METRICS_IN, "bad")
+        operators = report.get("stateOperators") or []
+        self.late += sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators)
         self.batch_ms = int(duration.get("triggerExecution", report.get("batchDuration") or 0))
 
     def _add_state(self, report: Mapping[str, Any]) -> None:
@@ -320,6 +323,7 @@ class Figures:
             "rows_in": self.rows_in,
             "rows_out": self.rows_out,
             "bad": self.bad,
+            "late": self.late,
             "in_per_s": round(self.in_per_s, 1),
             "out_per_s": round(self.out_per_s, 1),
             "lag": self.lag,

@@ -50,6 +50,7 @@ class Run:
     log: str = ""
     spark_log: str = ""
     checkpoints: str = ""
+    metrics: str = ""  # where its figures are served
     problems: tuple[str, ...] = field(default_factory=tuple)
     created: tuple[str, ...] = field(default_factory=tuple)  # topics, by this run
 
