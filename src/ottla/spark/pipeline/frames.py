@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ottla.spark.pipeline.declare import (
@@ -54,6 +55,19 @@ ERROR_HEADER_PREFIX = "ottla.error."
 DEAD_LETTER_SUFFIX = ".dead_letter"
 RAW_COLUMNS = ("key", "value", "headers", "topic", "partition")
 HEADERS = "array<struct<key:string,value:binary>>"
+RAW_INPUT = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+}
+META = (
+    "struct<key:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestamp_type:int,"
+    "tombstone:boolean>"
+)
 
 
 @dataclass
@@ -194,6 +208,23 @@ def _columns(good: DataFrame, values: Codec, topic: Topic) -> list[Column]:
     if topic.table:
         fields[_AGE] = F.struct("offset", F.col("value").isNotNull().alias("alive")).alias(_AGE)
     return list(fields.values())
+
+
+def input_columns(topic: Topic, base_dir: Path) -> StructType:
+    """The columns that a topic has as an input, for who brings rows of his own."""
+    from pyspark.sql.types import DataType, StringType, StructField, StructType
+
+    values = codec(topic, topic.read_format, base_dir, writing=False)
+    if values is None:
+        return StructType([StructField(name, DataType.fromDDL(kind)) for name, kind in RAW_INPUT.items()])
+    fields = {declared.name: declared for declared in _declared(values)}
+    for name in topic.key:
+        fields.setdefault(name, StructField(name, StringType()))
+    if topic.headers is not None:
+        fields[topic.headers] = StructField(topic.headers, DataType.fromDDL(HEADERS))
+    if topic.meta:
+        fields[META_COLUMN] = StructField(META_COLUMN, DataType.fromDDL(META))
+    return StructType(list(fields.values()))
 
 
 def _newest(rows: DataFrame, topic: Topic) -> DataFrame:
