@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,77 @@ def test_detached_watched_listed_stopped_and_gone_on_with(
     assert "clicks: finished after" in said
     assert "WARN" not in said
     assert [json.loads(record.value())["n"] for record in consume(broker, target)] == [1, 2]
+
+
+def test_restarted_reset_and_begun_anew_from_a_time(ottla: Ottla, broker: Broker, tmp_path: Path) -> None:
+    source, target = broker.topic(retention_ms=-1), broker.topic()
+    moment = 1_760_000_000_000
+    for number in range(4):
+        broker.produce(source, [f'{{"n": {number}}}'], timestamp=moment + number * 60_000)
+    start = datetime.fromtimestamp(moment / 1000 + 90, UTC).isoformat()
+    file = write_pipeline(
+        tmp_path,
+        f"""
+        @pipeline.stream(out=topic({target!r}))
+        def copy(numbers=topic({source!r}, schema="n int", start={start!r})):
+            return numbers
+        """,
+        "numbers",
+    )
+    ottla.run(file, "--detach")
+    until(lambda: ottla.status("numbers")["streams"].get("copy", {}).get("rows_out") == 2, ottla)
+    first = ottla.status("numbers")["pid"]
+    broker.produce(source, ['{"n": 4}'], timestamp=moment)
+    assert "numbers: running;" in ottla("restart", "numbers")
+    assert ottla.status("numbers")["pid"] != first
+    until(lambda: len(consume(broker, target)) == 3, ottla)
+    assert "runs already" in ottla("reset", "numbers", code=1)
+    ottla("stop", "numbers")
+    assert "copy set aside in" in ottla("reset", "numbers")
+    ottla.run(file, "--available-now")
+    values = [json.loads(record.value())["n"] for record in consume(broker, target)]
+    # What was there by that time once more; the last one has an older time, and comes behind those that have not.
+    assert values == [2, 3, 4, 2, 3, 4]
+
+
+def test_a_replay_is_what_a_batch_over_the_topic_gives(ottla: Ottla, broker: Broker, tmp_path: Path) -> None:
+    """With more coming in, killed in the middle, and with another state than the pipeline has."""
+    source, target = broker.topic(2, retention_ms=-1), broker.topic(3)
+    moment = 1_760_000_000_000
+    text = """
+        from pyspark.sql import functions as F
+
+        @pipeline.stream(out=topic({target!r}, key="n"), mode="update")
+        def counted(rows=topic({source!r}, schema="n int", options={{"maxOffsetsPerTrigger": 20}})):
+            return rows.groupBy({by}).agg(F.count("*").alias("times"))
+        """
+    file = write_pipeline(tmp_path, text.format(target=target, source=source, by='"n"'), "counts")
+    for number in range(100):
+        broker.produce(
+            source, [f'{{"n": {number % 7}}}'], timestamp=moment + number * 1000, partition=number % 2
+        )
+    ottla.run(file, "--detach")
+    until(lambda: ottla.status("counts")["streams"].get("counted", {}).get("rows_in") == 100, ottla)
+    # Another key of the state: the checkpoint of the pipeline could not go on with this.
+    write_pipeline(
+        tmp_path, text.format(target=target, source=source, by='(F.col("n") % 3).alias("n")'), "counts"
+    )
+    bounds = ("--from", str(moment + 10_000), "--to", str(moment + 90_000))
+    ottla("replay", "counts", *bounds, "--detach")
+    os.kill(ottla.status("counts.replay")["pid"], signal.SIGKILL)
+    broker.produce(source, ['{"n": 5}'] * 10, timestamp=moment + 95_000)
+    until(lambda: "died" in ottla("list"), ottla)
+    ottla("replay", "counts", *bounds)
+    newest = {}
+    records = consume(broker, f"{target}.replay")
+    for record in records:
+        row = json.loads(record.value())
+        newest[row["n"]] = row["times"]
+    expected = Counter(number % 7 % 3 for number in range(10, 90))
+    assert newest == dict(expected)
+    assert {record.partition() for record in records} <= {0, 1, 2}
+    assert ottla.status("counts")["state"] == "running", "the pipeline itself goes on"
+    until(lambda: ottla.status("counts")["streams"]["counted"]["rows_in"] == 110, ottla)
 
 
 def test_a_query_that_fails_is_told_in_a_sentence(ottla: Ottla, broker: Broker, tmp_path: Path) -> None:

@@ -95,7 +95,31 @@ STATE_DIR = argument(
     help="where checkpoints, logs and progress are kept (default: $OTTLA_STATE_DIR or $XDG_STATE_HOME/ottla/pipelines)",
 )
 NAME = argument("name", complete="pipeline", help="the pipeline's name, as `ottla pipeline list` shows it")
+CLIENT = (
+    PROFILE,
+    COMMAND_CONFIG,
+    argument(
+        "-X",
+        "--property",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of the client, e.g. security.protocol=SSL (may be given many times); others on this "
+        "machine see it: passwords belong into a file",
+    ),
+)
+STOPPING = (
+    argument("--timeout", type=float, default=60.0, metavar="S", help="how long to wait (default: 60)"),
+    switch("--force", help="kill it if it has not stopped by then"),
+)
 _POLL_S = 0.1
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError(text)
+    return number
 
 
 def state_root(args: argparse.Namespace) -> Path:
@@ -134,6 +158,13 @@ def _check(args: argparse.Namespace) -> None:
 
     pipeline = checked(args.file, None)
     say(f"{pipeline.path.name} is fine: {counted(len(pipeline.streams), 'stream')}")
+
+
+def _graph(args: argparse.Namespace) -> None:
+    from ottla.cli.pipeline.run import checked
+    from ottla.spark.pipeline.lineage import DRAWN, graph_of
+
+    print(DRAWN[args.format](graph_of(checked(file, None) for file in args.files)))
 
 
 def _list(args: argparse.Namespace) -> None:
@@ -197,6 +228,36 @@ def _stop(args: argparse.Namespace) -> int:
     return 0
 
 
+def _logs(args: argparse.Namespace) -> int:
+    from ottla.cli.pipeline.life import logs
+
+    return logs(args, find(args))
+
+
+def _attach(args: argparse.Namespace) -> int:
+    from ottla.cli.pipeline.life import attach
+
+    return attach(find(args))
+
+
+def _restart(args: argparse.Namespace) -> int:
+    from ottla.cli.pipeline.life import restart
+
+    return restart(find(args), lambda: _stop(args))
+
+
+def _replay(args: argparse.Namespace) -> int:
+    from ottla.cli.pipeline.life import replay
+
+    return replay(args, find(args), state_root(args))
+
+
+def _reset(args: argparse.Namespace) -> int:
+    from ottla.cli.pipeline.life import reset
+
+    return reset(args, find(args))
+
+
 def stop_process(home: Home, pid: int, timeout_s: float, *, force: bool) -> None:
     """Ask the process that holds the lock to end, and wait until it has let go."""
     import signal
@@ -232,6 +293,18 @@ stopped, from the checkpoint in the state directory. Ctrl-C stops cleanly.
   ottla pipeline run clicks.py --master spark://host:7077 -b broker:9092 --detach
   ottla pipeline run clicks.py --command-config client.properties
   ottla pipeline run clicks.py --remote sc://host:15002 --checkpoint-dir s3a://bucket/checkpoints"""
+
+_REPLAY_DETAILS = """\
+The pipeline is run as NAME.replay, in its file as it is now and with the settings of its last run, and ends when all is
+done; one that was stopped goes on when it is asked for again. What the pipeline itself writes is left alone, and it may
+run meanwhile.
+
+  ottla pipeline replay clicks --from 2026-11-01T00:00 --into clicks.per_minute.v2
+  ottla pipeline replay orders --from 7d --to 1d --stream to_lake --into /lake/orders_new"""
+
+_RESET_DETAILS = """\
+Nothing is deleted: checkpoints with their state and offsets move to set-aside/ in the pipeline's directory. What the
+queries left open in topics is aborted first, and whoever still runs them elsewhere can write nothing more."""
 
 COMMAND = Command(
     "pipeline",
@@ -272,23 +345,24 @@ COMMAND = Command(
             switch("--detach", help="run in the background; see status and stop"),
             switch("--create-topics", help="create topics that are missing, with the broker's defaults"),
             argument(
+                "--metrics",
+                metavar="[HOST:]PORT",
+                help="serve the figures as OpenMetrics, at /metrics (0: a free port, which the log and status name)",
+            ),
+            argument(
+                "--give-up-after",
+                metavar="DURATION",
+                help="how long a stream that fails, as while brokers are away, is started again: 90s, 15m, 2h "
+                "(default: never give up)",
+            ),
+            argument(
                 "--conf",
                 action="append",
                 default=[],
                 metavar="KEY=VALUE",
                 help="a setting of Spark (may be given many times)",
             ),
-            PROFILE,
-            COMMAND_CONFIG,
-            argument(
-                "-X",
-                "--property",
-                action="append",
-                default=[],
-                metavar="KEY=VALUE",
-                help="a setting of the client, e.g. security.protocol=SSL (may be given many times); others on this "
-                "machine see it: passwords belong into a file",
-            ),
+            *CLIENT,
             run=_run,
             details=_RUN_DETAILS,
         ),
@@ -297,6 +371,18 @@ COMMAND = Command(
             "check a pipeline's file without running it",
             argument("file", complete="file", help="the pipeline"),
             run=_check,
+        ),
+        Command(
+            "graph",
+            "what feeds what: the topics, tables and streams of some pipelines",
+            argument("files", nargs="+", metavar="file", complete="file", help="pipelines"),
+            argument(
+                "--format",
+                choices=("text", "dot", "mermaid"),
+                default="text",
+                help="for people, Graphviz or Markdown",
+            ),
+            run=_graph,
         ),
         Command("list", "the pipelines that have run here, and how they are", STATE_DIR, OUTPUT, run=_list),
         Command(
@@ -313,11 +399,69 @@ COMMAND = Command(
             "stop a pipeline cleanly",
             NAME,
             STATE_DIR,
-            argument(
-                "--timeout", type=float, default=60.0, metavar="S", help="how long to wait (default: 60)"
-            ),
-            switch("--force", help="kill it if it has not stopped by then"),
+            *STOPPING,
             run=_stop,
+        ),
+        Command(
+            "attach", "watch a pipeline that runs; Ctrl-C leaves it running", NAME, STATE_DIR, run=_attach
+        ),
+        Command(
+            "logs",
+            "what the last run said",
+            NAME,
+            STATE_DIR,
+            switch("-f", "--follow", help="go on until the run ends"),
+            argument(
+                "-n", "--lines", type=_count, metavar="N", help="only the last N lines of what is there"
+            ),
+            switch("--spark", help="Spark's own log instead"),
+            run=_logs,
+        ),
+        Command(
+            "restart",
+            "stop a pipeline, and start it as it was last started, in the background",
+            NAME,
+            STATE_DIR,
+            *STOPPING,
+            run=_restart,
+            details="The file is read and checked anew before anything is stopped.",
+        ),
+        Command(
+            "replay",
+            "run streams once more over what their topics have of some time, into outputs of their own",
+            NAME,
+            STATE_DIR,
+            argument(
+                "--from",
+                dest="since",
+                required=True,
+                metavar="TIME",
+                help="2026-11-01T00:00 (UTC, or with a zone), milliseconds, or 2h, 7d for so long ago; by the records' "
+                "timestamps",
+            ),
+            argument(
+                "--to", metavar="TIME", help="only what is older (default: to the end that is there now)"
+            ),
+            argument("--stream", metavar="NAME", help="one stream only"),
+            argument(
+                "--into",
+                metavar="TOPIC|PATH|TABLE",
+                help="the output (default: that of the stream with .replay behind its name)",
+            ),
+            switch("--detach", help="run in the background; see status and stop"),
+            run=_replay,
+            details=_REPLAY_DETAILS,
+        ),
+        Command(
+            "reset",
+            "set the checkpoints of a pipeline that does not run aside: its next run begins anew",
+            NAME,
+            STATE_DIR,
+            argument("--stream", metavar="NAME", help="of one stream only"),
+            BOOTSTRAP,
+            *CLIENT,
+            run=_reset,
+            details=_RESET_DETAILS,
         ),
     ),
 )

@@ -19,6 +19,7 @@ from ottla.cli.args import EXIT_INTERRUPTED, CliError, UsageError, bootstrap_ser
 from ottla.cli.client import command_config, explained
 from ottla.cli.output import say
 from ottla.cli.profile import profile_file
+from ottla.cli.selection import parse_duration_ms
 from ottla.model.install import install
 
 if TYPE_CHECKING:
@@ -47,15 +48,17 @@ def run(args: argparse.Namespace, root: Path) -> int:
         )
     _require_spark(args.remote)
     pipeline = checked(args.file, args.name)
-    options, bootstrap = _client_options(args)
+    options, bootstrap = client_options(args)
     conf = dict(pairs(args.conf, "--conf"))
-    home = _home(root, pipeline.name)
-    _check_topics(pipeline, bootstrap, options, create_all=args.create_topics)
+    _give_up_after_s(args.give_up_after)
+    _metrics(args.metrics)
+    home = home_of(root, pipeline.name)
+    check_topics(pipeline, bootstrap, options, create_all=args.create_topics)
     spec = _spec(args, pipeline, home, bootstrap, conf, options)
-    return _detached(spec, home) if args.detach else _watched(spec, home)
+    return detached(spec, home) if args.detach else watched(spec, home)
 
 
-def _client_options(args: argparse.Namespace) -> tuple[dict[str, str], str]:
+def client_options(args: argparse.Namespace) -> tuple[dict[str, str], str]:
     """The options of every source and sink, and where the brokers are.
 
     A file of settings goes to Spark by its path, not by what is in it: --command-config, or else the profile.
@@ -86,14 +89,14 @@ def checked(file: str, name: str | None) -> Pipeline:
     try:
         pipeline = load(file)
     except PipelineError as error:
-        raise _refused(error) from None
+        raise refused(error) from None
     name = name or pipeline.name
     if not LEGAL_NAME.fullmatch(name):
         raise UsageError(f"{name!r}: the name of a pipeline is letters, digits, '.', '_' and '-'; see --name")
     return replace(pipeline, name=name)
 
 
-def _refused(error: Exception) -> CliError:
+def refused(error: Exception) -> CliError:
     """All that is wrong, one line each; the last line is the one that main prints."""
     lines = str(error).splitlines()
     for line in lines[:-1]:
@@ -128,7 +131,7 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-def _home(root: Path, name: str) -> Home:
+def home_of(root: Path, name: str) -> Home:
     from ottla.spark.pipeline.state import Home
 
     home = Home(root, name)
@@ -139,7 +142,7 @@ def _home(root: Path, name: str) -> Home:
     return home
 
 
-def _check_topics(pipeline: Pipeline, bootstrap: str, options: dict[str, str], *, create_all: bool) -> None:
+def check_topics(pipeline: Pipeline, bootstrap: str, options: dict[str, str], *, create_all: bool) -> None:
     from ottla.spark.connection import OptionError
     from ottla.spark.pipeline.declare import PipelineError
     from ottla.spark.pipeline.topics import check_topics
@@ -148,7 +151,7 @@ def _check_topics(pipeline: Pipeline, bootstrap: str, options: dict[str, str], *
         with explained():
             check_topics(pipeline, bootstrap, options, create_all=create_all)
     except PipelineError as error:
-        raise _refused(error) from None
+        raise refused(error) from None
     except OptionError as error:
         raise UsageError(str(error)) from None
 
@@ -163,25 +166,50 @@ def _spec(
 ) -> Spec:
     from ottla.spark.pipeline.runner import Spec
 
-    home.logs.mkdir(parents=True, exist_ok=True)
-    _drop_old_logs(home.logs)
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3]
+    log, spark_log = log_files(home)
     return Spec(
         file=str(pipeline.path),
         name=pipeline.name,
         bootstrap=bootstrap,
         state_dir=str(home.path.parent),
-        log=str(home.logs / f"{stamp}.log"),
-        spark_log=str(home.logs / f"{stamp}.spark.log"),
+        log=log,
+        spark_log=spark_log,
         master=args.master,
         remote=args.remote,
         checkpoint_dir=args.checkpoint_dir,
         available_now=args.available_now,
         watched=not args.detach,
         create_topics=args.create_topics,
+        metrics=_metrics(args.metrics),
+        give_up_after_s=_give_up_after_s(args.give_up_after),
         conf=conf,
         options=options,
     )
+
+
+def log_files(home: Home) -> tuple[str, str]:
+    """The logs of a run that begins now: for people, and Spark's."""
+    home.logs.mkdir(parents=True, exist_ok=True)
+    _drop_old_logs(home.logs)
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3]
+    return str(home.logs / f"{stamp}.log"), str(home.logs / f"{stamp}.spark.log")
+
+
+def _give_up_after_s(given: str | None) -> float | None:
+    if given in (None, "never"):
+        return None
+    return parse_duration_ms(given) / 1000
+
+
+def _metrics(given: str | None) -> str | None:
+    from ottla.spark.pipeline.metrics import parse_address
+
+    try:
+        if given is not None:
+            parse_address(given)
+    except ValueError:
+        raise UsageError(f"--metrics {given!r} is neither a port nor HOST:PORT") from None
+    return given
 
 
 def _drop_old_logs(logs: Path) -> None:
@@ -206,7 +234,7 @@ def _start(spec: Spec) -> subprocess.Popen[bytes]:
     return process
 
 
-def _detached(spec: Spec, home: Home) -> int:
+def detached(spec: Spec, home: Home) -> int:
     """Start it and wait until it runs, so that what goes wrong at the start is said here."""
     from ottla.spark.pipeline.state import STARTING
 
@@ -230,11 +258,11 @@ def _current(home: Home, pid: int) -> Run | None:
     return found if found is not None and found.pid == pid else None
 
 
-def _watched(spec: Spec, home: Home) -> int:
+def watched(spec: Spec, home: Home) -> int:
     process = _start(spec)
     interrupted = False
     try:
-        with _view() as show:
+        with view() as show:
             while process.poll() is None:
                 found = _current(home, process.pid)
                 if found is not None:
@@ -244,7 +272,7 @@ def _watched(spec: Spec, home: Home) -> int:
         interrupted = True
         _stop(process, spec)
     ended = _outcome(home, process, spec)
-    _print_summary(ended, home)
+    print_summary(ended, home)
     if ended.problems or ended.state not in ("stopped", "finished"):
         return _report(ended, spec)
     return EXIT_INTERRUPTED if interrupted else 0
@@ -300,7 +328,7 @@ def _report(ended: Run, spec: Spec) -> int:
     return 1
 
 
-def _print_summary(ended: Run, home: Home) -> None:
+def print_summary(ended: Run, home: Home) -> None:
     from ottla.cli.pipeline.screen import elapsed, plain_lines
 
     took_ms = (ended.ended_ms or ended.started_ms) - ended.started_ms
@@ -310,7 +338,7 @@ def _print_summary(ended: Run, home: Home) -> None:
 
 
 @contextlib.contextmanager
-def _view() -> Iterator[Callable[[Run, Mapping[str, Any]], None]]:
+def view() -> Iterator[Callable[[Run, Mapping[str, Any]], None]]:
     """What shows a run, about twice a second: a table that is redrawn on a terminal, plain lines elsewhere."""
     if not sys.stderr.isatty() or not _is_installed("rich"):
         yield _Lines().show

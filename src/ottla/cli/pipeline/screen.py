@@ -23,6 +23,7 @@ COLUMNS = (
     "rows_out",
     "out/s",
     "bad",
+    "late",
     "lag",
     "lag_s",
     "batch_ms",
@@ -44,6 +45,7 @@ def rows(progress: Mapping[str, Any]) -> list[dict[str, Any]]:
             "rows_out": _number(stream["rows_out"]),
             "out/s": _number(round(stream["out_per_s"])),
             "bad": _number(stream["bad"]),
+            "late": _number(stream.get("late", 0)),
             "lag": _number(stream["lag"]),
             "lag_s": _seconds(stream["lag_seconds"]),
             "batch_ms": _number(stream["batch_ms"]),
@@ -113,8 +115,10 @@ def status_lines(run: Run, progress: Mapping[str, Any]) -> list[str]:
         f"  brokers      {run.bootstrap}",
         f"  checkpoints  {run.checkpoints}",
         f"  log          {run.log}",
+        *[f"  metrics      http://{address}/metrics" for address in [run.metrics] if address],
         *[f"  topics       {created_line(run)}" for _ in run.created[:1]],
         *[f"  problem      {problem}" for problem in run.problems],
+        *[f"  problem      {problem}" for problem in _retried(progress)],
         *[f"  problem      {problem}" for problem in _brokers_problem(run, progress)],
     ]
     found = rows(progress)
@@ -124,6 +128,15 @@ def status_lines(run: Run, progress: Mapping[str, Any]) -> list[str]:
 def created_line(run: Run) -> str:
     """The topics that a run has made."""
     return f"created {counted(len(run.created), 'topic')}: {', '.join(run.created)}"
+
+
+def _retried(progress: Mapping[str, Any]) -> list[str]:
+    """Why streams are being started again, or were a moment ago."""
+    return [
+        f"{stream['stream']} ({stream['state']}): {stream['problem']}"
+        for stream in progress.get("streams", [])
+        if stream.get("problem") and stream.get("state") != "failed"
+    ]
 
 
 def _brokers_problem(run: Run, progress: Mapping[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,6 +26,7 @@ FORMATS = ("json", "avro", "protobuf", "string", "raw")
 MODES = ("append", "update", "complete")
 ON_ERROR = ("fail", "skip")
 TOMBSTONES = ("skip", "keep")
+START = ("earliest", "latest")
 META_COLUMN = "_meta"
 AVAILABLE_NOW = "available now"
 _INTERVAL = re.compile(r"\d+(\.\d+)?\s*(ms|milliseconds?|s|seconds?|m|minutes?|h|hours?|days?)")
@@ -93,7 +95,8 @@ def topic(
     headers     output: the column with the headers; input: the column to put them into
     meta        input: add a column `_meta` (key, topic, partition, offset, timestamp, timestamp_type, tombstone)
     table       input: the newest value of each key as a table, re-read for each micro-batch, instead of a stream
-    start       input: where a first run starts: "earliest" or "latest"
+    start       input: where a first run starts: "earliest", "latest", or a time: "2026-11-01T00:00" (UTC, or with a
+                zone)
     on_error    input, for streams without a dead_letter: "fail" stops at a value that does not parse, "skip" counts
                 it and goes on
     tombstones  input: records without a value: "skip", or "keep" as rows of nulls (with key= or meta=)
@@ -406,6 +409,30 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
 def listed(names: Iterable[str]) -> str:
     """`a, b, c`, or `none`."""
     return ", ".join(names) or "none"
+
+
+def parse_start(text: str) -> dict[str, str]:
+    """The options of format("ottla") that say where a first run starts."""
+    if text in START:
+        return {"startingOffsets": text}
+    try:
+        moment = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        raise DeclarationError(
+            f"{text!r} is neither {' nor '.join(map(repr, START))} nor a time like '2026-11-01T00:00'"
+            f"{did_you_mean(str(text), START)}"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    timestamp_ms = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    if timestamp_ms < 0:
+        raise DeclarationError(f"{text!r} is before 1970")
+    return from_moment(timestamp_ms)
+
+
+def from_moment(timestamp_ms: int) -> dict[str, str]:
+    """The same from a time on; of a partition without a record since then what comes next is read."""
+    return {"startingTimestamp": str(timestamp_ms), "startingOffsetsByTimestampStrategy": "latest"}
 
 
 def parse_trigger(text: str | None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ottla.spark.pipeline.declare import (
@@ -31,8 +32,11 @@ from ottla.spark.pipeline.declare import (
     Stream,
     Topic,
     did_you_mean,
+    from_moment,
     listed,
+    parse_start,
 )
+from ottla.spark.pipeline.replay import Replay
 from ottla.spark.pipeline.values import Codec, codec
 from ottla.spark.pipeline.values.rows import framed, framed_column
 
@@ -51,6 +55,19 @@ ERROR_HEADER_PREFIX = "ottla.error."
 DEAD_LETTER_SUFFIX = ".dead_letter"
 RAW_COLUMNS = ("key", "value", "headers", "topic", "partition")
 HEADERS = "array<struct<key:string,value:binary>>"
+RAW_INPUT = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+}
+META = (
+    "struct<key:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestamp_type:int,"
+    "tombstone:boolean>"
+)
 
 
 @dataclass
@@ -61,6 +78,7 @@ class Context:
     spark: SparkSession
     bootstrap: str
     options: Mapping[str, str] = field(repr=False)
+    replay: Replay | None = None
     group: str = ""
     names: list[str] = field(default_factory=list)
 
@@ -69,7 +87,7 @@ class Context:
         return self.names[-1]
 
     def for_query(self, group: str) -> Context:
-        return Context(self.pipeline, self.spark, self.bootstrap, self.options, group)
+        return Context(self.pipeline, self.spark, self.bootstrap, self.options, self.replay, group)
 
 
 def read(context: Context, source: Source, *, tolerant: bool) -> DataFrame:
@@ -106,7 +124,7 @@ def records(context: Context, topic: Topic, *, stream: bool, headers: bool) -> D
     settings: dict[str, Any] = {
         "kafka.bootstrap.servers": context.bootstrap,
         "subscribe": topic.name,
-        "startingOffsets": topic.start if stream else "earliest",
+        **(_start(context, topic) if stream else {"startingOffsets": "earliest"}),
         **context.options,
     }
     if stream:
@@ -116,7 +134,16 @@ def records(context: Context, topic: Topic, *, stream: bool, headers: bool) -> D
     settings |= topic.options
     reader: Any = context.spark.readStream if stream else context.spark.read
     found: DataFrame = reader.format("ottla").options(**settings).load()
-    return found
+    end_ms = context.replay.to_ms if stream and context.replay is not None else None
+    if end_ms is None:
+        return found
+    from pyspark.sql import functions as F
+
+    return found.where(F.col("timestamp") < F.timestamp_millis(F.lit(end_ms)))
+
+
+def _start(context: Context, topic: Topic) -> dict[str, str]:
+    return parse_start(topic.start) if context.replay is None else from_moment(context.replay.from_ms)
 
 
 def parse(raw: DataFrame, values: Codec, *, keep_tombstones: bool) -> DataFrame:
@@ -181,6 +208,23 @@ def _columns(good: DataFrame, values: Codec, topic: Topic) -> list[Column]:
     if topic.table:
         fields[_AGE] = F.struct("offset", F.col("value").isNotNull().alias("alive")).alias(_AGE)
     return list(fields.values())
+
+
+def input_columns(topic: Topic, base_dir: Path) -> StructType:
+    """The columns that a topic has as an input, for who brings rows of his own."""
+    from pyspark.sql.types import DataType, StringType, StructField, StructType
+
+    values = codec(topic, topic.read_format, base_dir, writing=False)
+    if values is None:
+        return StructType([StructField(name, DataType.fromDDL(kind)) for name, kind in RAW_INPUT.items()])
+    fields = {declared.name: declared for declared in _declared(values)}
+    for name in topic.key:
+        fields.setdefault(name, StructField(name, StringType()))
+    if topic.headers is not None:
+        fields[topic.headers] = StructField(topic.headers, DataType.fromDDL(HEADERS))
+    if topic.meta:
+        fields[META_COLUMN] = StructField(META_COLUMN, DataType.fromDDL(META))
+    return StructType(list(fields.values()))
 
 
 def _newest(rows: DataFrame, topic: Topic) -> DataFrame:

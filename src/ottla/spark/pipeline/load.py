@@ -41,6 +41,7 @@ from ottla.spark.pipeline.declare import (
     did_you_mean,
     listed,
     parameters,
+    parse_start,
     parse_trigger,
 )
 
@@ -52,7 +53,6 @@ LEGAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 LEGAL_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 SOURCES = (Topic, Parquet, Delta, Iceberg, View)
 SINKS = (Topic, Parquet, Delta, Iceberg)
-START = ("earliest", "latest")
 MODULE_PREFIX = "ottla_pipeline_"
 MAX_FILE_BYTES = 4_000_000
 _UNEXPECTED = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
@@ -195,12 +195,15 @@ def _check_topic(topic: Topic) -> Iterator[str]:
 
 def _check_choices(topic: Topic) -> Iterator[str]:
     for name, value, known in (
-        ("start", topic.start, START),
         ("on_error", topic.on_error, ON_ERROR),
         ("tombstones", topic.tombstones, TOMBSTONES),
     ):
         if value not in known:
             yield f"{name}: {_choice(value, known)}"
+    try:
+        parse_start(topic.start)
+    except DeclarationError as error:
+        yield f"start: {error}"
 
 
 def _check_reading(topic: Topic) -> Iterator[str]:

@@ -6,10 +6,11 @@ reaches the one who watches, who asks this one to stop, instead of killing Spark
 batch. Its standard output and error are the Spark log. SIGTERM, SIGINT, or the end of standard input (the watcher
 is gone) stop the queries cleanly. Everything else is reported through the pipeline's directory (state).
 
-A query that fails (a worker that did not come up, a broker that was away for too long, a machine out of memory) is
-started again from its checkpoint, after a while and not for ever: the count begins anew only when a micro-batch has
-been finished in between. What would fail again the same way (a value that does not parse where that is to stop the
-stream, data that is lost) is not tried again.
+Streams live apart: one that fails for good leaves the others running. A query that fails (a worker that did not come
+up, a broker that is away, a machine out of memory) is started again from its checkpoint, after pauses that grow, for as
+long as `--give-up-after` says; the time begins anew when a micro-batch has been finished. What would fail again the
+same way (a value that does not parse where that is to stop the stream, data that is lost, a topic that is gone, a state
+that does not fit) is told at once and not tried again.
 
 How far queries are behind, in records and in seconds since the first record not yet read, is asked in a thread of its
 own: brokers that are away are waited for there. While they do not answer there is no figure, and `problem` says why.
@@ -25,16 +26,24 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ottla.client.config import SECRET_KEYS
 from ottla.model.ids import TopicPartition
+from ottla.spark.connection import PREFIX
 from ottla.spark.pipeline import state
 from ottla.spark.pipeline.declare import PipelineError
-from ottla.spark.pipeline.load import load
+from ottla.spark.pipeline.lineage import OpenLineage
+from ottla.spark.pipeline.load import Pipeline, load
+from ottla.spark.pipeline.metrics import PATH as METRICS_PATH
+from ottla.spark.pipeline.metrics import MetricsServer, page, parse_address
+from ottla.spark.pipeline.replay import Replay, replayed
 from ottla.spark.pipeline.running import Figures, first_line, plan, start
 from ottla.spark.pipeline.topics import create_topics
 from ottla.spark.session import SparkFailed, session
@@ -58,7 +67,9 @@ MAX_SPEC_BYTES = 1 << 20
 # Progress is read every half second: as many micro-batches as there can be until then are kept.
 RECENT = "50"
 
-RESTART_DELAYS_S = (1.0, 5.0, 20.0)
+# The pause before a failed query is started again: twice as long each time, up to the last.
+FIRST_DELAY_S = 1.0
+LAST_DELAY_S = 60.0
 RAISED = "[USER_RAISED_EXCEPTION] "
 # What fails the same way however often it is tried: the code, the options and the checkpoint do not fit together.
 LASTING = (
@@ -68,6 +79,7 @@ LASTING = (
     "RowError",
     "AnalysisException",
     "AuthenticationFailed",
+    "UNKNOWN_TOPIC_OR_PARTITION",  # after the client has asked for as long as its time-outs allow
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
     "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
     "STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE",
@@ -99,12 +111,18 @@ class Supervised:
     """A query, its figures, and when it is to be started again."""
 
     def __init__(
-        self, query: StreamingQuery, figures: Figures, restart: Callable[[], StreamingQuery]
+        self,
+        query: StreamingQuery,
+        figures: Figures,
+        restart: Callable[[], StreamingQuery],
+        give_up_after_s: float = inf,
     ) -> None:
         self.query = query
         self.figures = figures
         self._restart = restart
+        self._give_up_after_s = give_up_after_s
         self._failures = 0
+        self._failing_since = 0.0
         self._failed_at_batch = -1
         self._restart_at: float | None = None
         self._is_stopping = False
@@ -139,6 +157,8 @@ class Supervised:
         active = self.query.isActive
         self.figures.add(self.query.recentProgress, now)
         self.figures.state = "running" if active else "ended"
+        if self.figures.batch_id > self._failed_at_batch:
+            self.figures.problem = ""  # of a failure that it has got over
         error = None if active else self.query.exception()
         return None if error is None else self._failed(error, now, say)
 
@@ -146,24 +166,28 @@ class Supervised:
         reason = sentence(error)
         # The whole of what Spark says is for its log; people read the sentence.
         print(f"{self.figures.name} failed:\n{error}", file=sys.stderr, flush=True)
-        delay = self._delay(str(error))
+        delay = self._delay(str(error), now)
+        self.figures.problem = reason
         if delay is None:
             self._is_over = True
-            self.figures.state, self.figures.problem = "failed", reason
+            self.figures.state = "failed"
             return f"{self.figures.name}: {reason}"
         self.figures.state = "restarting"
         self._restart_at = now + delay
         say(f"{self.figures.name}: failed, starts again in {delay:g} s: {reason}")
         return None
 
-    def _delay(self, text: str) -> float | None:
+    def _delay(self, text: str, now: float) -> float | None:
         if self._is_stopping or any(mark in text for mark in LASTING):
             return None
-        if self.figures.batch_id > self._failed_at_batch:
-            self._failures = 0
+        if self.figures.batch_id > self._failed_at_batch or not self._failures:
+            self._failures, self._failing_since = 0, now
         self._failed_at_batch = self.figures.batch_id
+        left = self._failing_since + self._give_up_after_s - now
+        # Not beyond the time there is: it has its last chance at the end of it.
+        delay = min(FIRST_DELAY_S * 2 ** min(self._failures, 16), LAST_DELAY_S, left)
         self._failures += 1
-        return RESTART_DELAYS_S[self._failures - 1] if self._failures <= len(RESTART_DELAYS_S) else None
+        return delay if left > 0 else None
 
 
 def sentence(error: BaseException | Any) -> str:
@@ -328,12 +352,30 @@ class Spec:
     available_now: bool = False
     watched: bool = False
     create_topics: bool = False
+    give_up_after_s: float | None = None  # for ever
+    replay: Replay | None = None
+    metrics: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Spec:
+        """From what `to_json` or `to_keep` made; TypeError if it is something else."""
+        known = {entry.name for entry in fields(cls)}
+        given = {name: value for name, value in document.items() if name in known}
+        if given.get("replay") is not None:
+            given["replay"] = Replay(**given["replay"])
+        return cls(**given)
 
     def to_json(self) -> str:
         """In one line."""
         return json.dumps(asdict(self))
+
+    def to_keep(self) -> dict[str, Any]:
+        """For the next start: what is secret is kept nowhere, only that there was something."""
+        secret = [key for key in self.options if key.removeprefix(PREFIX) in SECRET_KEYS]
+        options = {key: value for key, value in self.options.items() if key not in secret}
+        return {**asdict(self), "options": options, "not_kept": secret}
 
 
 class RunLog:
@@ -369,16 +411,19 @@ class Runner:
             checkpoints=checkpoints,
         )
         self._queries: list[Supervised] = []
+        self._streams: list[dict[str, Any]] = []  # as they were last published
         self._problems: list[str] = []
+        self._lineage = OpenLineage.from_environment(os.environ, log.say)
         self._nothing_begun = (
             False  # Spark is starting: whoever does not want it any more need not wait for it
         )
 
     def run(self) -> int:
         """Until it ends, is stopped or fails; the exit code."""
-        with self._home.locked():
+        with self._home.locked(), self._metrics():
             self._write_state(state.STARTING)
             self._home.write_progress({})
+            self._home.write_spec(self._spec.to_keep())
             signal.signal(signal.SIGTERM, self._asked)
             signal.signal(signal.SIGINT, self._asked)
             if self._spec.watched:
@@ -398,9 +443,33 @@ class Runner:
             self._write_state(ended, problems=tuple(problems), ended_ms=_now_ms())
             return 1 if problems else 0
 
+    @contextmanager
+    def _metrics(self) -> Iterator[None]:
+        """The figures on a port. One that is not to be had is told, and is no reason not to run."""
+        if self._spec.metrics is None:
+            yield
+            return
+        try:
+            server = MetricsServer(*parse_address(self._spec.metrics), self._metrics_page)
+        except OSError as error:
+            self._log.say(f"no metrics at {self._spec.metrics}: {error.strerror or error}")
+            yield
+            return
+        self._run = replace(self._run, metrics=server.address)
+        self._log.say(f"metrics at http://{server.address}{METRICS_PATH}")
+        try:
+            yield
+        finally:
+            server.close()
+
+    def _metrics_page(self) -> str:
+        return page(self._spec.name, self._streams)
+
     def _with_spark(self) -> list[str]:
         spec = self._spec
         pipeline = replace(load(spec.file), name=spec.name)
+        if spec.replay is not None:
+            pipeline = replayed(pipeline, spec.replay)
         self._nothing_begun = True
         self._log.say(f"starting Spark ({self._run.spark})")
         conf = {"spark.sql.streaming.numRecentProgressUpdates": RECENT, **spec.conf}
@@ -415,6 +484,7 @@ class Runner:
                 self._run.checkpoints,
                 available_now=spec.available_now,
                 options=spec.options,
+                replay=spec.replay,
             )
             self._nothing_begun = False
             if self._stop.is_set():
@@ -425,15 +495,35 @@ class Runner:
                 self._run = replace(self._run, created=tuple(created))
             started = start(plans)
             self._queries = [
-                Supervised(query, Figures(self._short(one.name)), one.start)
+                Supervised(
+                    query,
+                    Figures(self._short(one.name)),
+                    one.start,
+                    inf if spec.give_up_after_s is None else spec.give_up_after_s,
+                )
                 for one, query in zip(plans, started, strict=True)
             ]
+            if self._lineage is not None:
+                self._lineage.started(pipeline, spec.bootstrap)
             self._write_state(state.RUNNING)
             for one, query in zip(self._queries, started, strict=True):
                 self._log.say(f"{one.figures.name}: query {query.id}")
-            return self._watch()
+            try:
+                return self._watch()
+            finally:
+                self._tell_end(pipeline)
         finally:
             _stop_spark(spark)
+
+    def _tell_end(self, pipeline: Pipeline) -> None:
+        if self._lineage is not None:
+            problems = {
+                one.figures.name: one.figures.problem
+                for one in self._queries
+                if one.figures.state == "failed"
+            }
+            self._lineage.ended(pipeline, self._spec.bootstrap, problems, finished=not self._stop.is_set())
+            self._lineage.close()
 
     def _watch(self) -> list[str]:
         """Until it is to stop or no stream is left. A stream that failed for good leaves the others running."""
@@ -480,8 +570,10 @@ class Runner:
     def _publish(self, lags: LagWatch) -> None:
         for one in self._queries:
             one.figures.lag, one.figures.lag_seconds = lags.want(one.figures.name, one.figures.offsets)
-        streams = [one.figures.document() for one in self._queries]
-        self._home.write_progress({"at_ms": _now_ms(), "brokers_problem": lags.problem, "streams": streams})
+        self._streams = [one.figures.document() for one in self._queries]
+        self._home.write_progress(
+            {"at_ms": _now_ms(), "brokers_problem": lags.problem, "streams": self._streams}
+        )
 
     def _log_figures(self, final: bool = False) -> None:
         for one in self._queries:
@@ -518,11 +610,12 @@ def figures_line(figures: Figures, final: bool = False) -> str:
     """One line of the log for people."""
     lag = "" if figures.lag is None else f", {figures.lag:,} records ({figures.lag_seconds:g} s) behind"
     bad = f", {figures.bad:,} did not parse" if figures.bad else ""
+    late = f", {figures.late:,} came too late" if figures.late else ""
     state_rows = f", {figures.state_rows:,} rows of state" if figures.state_rows else ""
     speed = "" if final else f" ({figures.in_per_s:,.0f}/s)"
     return (
         f"{figures.name}: batch {figures.batch_id}, {figures.rows_in:,} rows in{speed}, {figures.rows_out:,} out"
-        f"{bad}{lag}{state_rows}, {figures.batch_ms or 0:,} ms the last batch"
+        f"{bad}{late}{lag}{state_rows}, {figures.batch_ms or 0:,} ms the last batch"
     )
 
 
@@ -552,7 +645,7 @@ def read_spec(fd: int) -> Spec:
     line = bytearray()
     while len(line) < MAX_SPEC_BYTES and (byte := os.read(fd, 1)) not in (b"", b"\n"):
         line += byte
-    return Spec(**json.loads(line))
+    return Spec.of(json.loads(line))
 
 
 def main() -> int:

@@ -43,6 +43,7 @@ from ottla.spark.pipeline.frames import (
     letters,
     read,
 )
+from ottla.spark.pipeline.replay import Replay
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,9 +89,10 @@ def plan(
     *,
     available_now: bool = False,
     options: Mapping[str, str] | None = None,
+    replay: Replay | None = None,
 ) -> list[Plan]:
     """All queries, built and checked, none of them started; PipelineError names every stream that Spark refuses."""
-    context = Context(pipeline, spark, bootstrap, options or {})
+    context = Context(pipeline, spark, bootstrap, options or {}, replay)
     plans: list[Plan] = []
     problems: list[Problem] = []
     for stream in pipeline.streams:
@@ -267,6 +269,7 @@ class Figures:
     rows_in: int = 0
     rows_out: int = 0
     bad: int = 0
+    late: int = 0
     in_per_s: float = 0.0
     out_per_s: float = 0.0
     batch_ms: int | None = None
@@ -297,6 +300,8 @@ class Figures:
         self.rows_in += rows_in(report)
         self.rows_out += _observed(report, METRICS_OUT, "rows")
         self.bad += _observed(report, METRICS_IN, "bad")
+        operators = report.get("stateOperators") or []
+        self.late += sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators)
         self.batch_ms = int(duration.get("triggerExecution", report.get("batchDuration") or 0))
 
     def _add_state(self, report: Mapping[str, Any]) -> None:
@@ -318,6 +323,7 @@ class Figures:
             "rows_in": self.rows_in,
             "rows_out": self.rows_out,
             "bad": self.bad,
+            "late": self.late,
             "in_per_s": round(self.in_per_s, 1),
             "out_per_s": round(self.out_per_s, 1),
             "lag": self.lag,

@@ -2,8 +2,10 @@
 
     <state>/<name>/pid             the process that runs it, which holds a lock on this file
     <state>/<name>/run.json        the last run: which file, since when, how it ended
+    <state>/<name>/spec.json       how that was asked for, without what is secret: `restart` asks for the same
     <state>/<name>/progress.json   the streams' figures, rewritten every second
     <state>/<name>/checkpoints/    Spark's, one a stream
+    <state>/<name>/set-aside/      checkpoints that were reset, by the time of that; nobody deletes them
     <state>/<name>/logs/           one .log a run for people, one .spark.log with what Spark says
 
 Rules: whether a run is alive is asked of the lock, never of the process number alone: a number is given out again,
@@ -48,6 +50,7 @@ class Run:
     log: str = ""
     spark_log: str = ""
     checkpoints: str = ""
+    metrics: str = ""  # where its figures are served
     problems: tuple[str, ...] = field(default_factory=tuple)
     created: tuple[str, ...] = field(default_factory=tuple)  # topics, by this run
 
@@ -68,6 +71,10 @@ class Home:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    @property
+    def set_aside(self) -> Path:
+        return self.path / "set-aside"
 
     @property
     def logs(self) -> Path:
@@ -122,6 +129,12 @@ class Home:
                 return Run(**{**asdict(run), "state": DIED})
             return Run(**{key: value for key, value in again.items() if key in known})
         return run
+
+    def write_spec(self, spec: Mapping[str, Any]) -> None:
+        self._write("spec.json", spec)
+
+    def spec(self) -> dict[str, Any] | None:
+        return self._read("spec.json")
 
     def write_progress(self, progress: Mapping[str, Any]) -> None:
         self._write("progress.json", progress)

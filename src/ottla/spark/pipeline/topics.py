@@ -23,16 +23,16 @@ def check_topics(
     pipeline: Pipeline, bootstrap: str, options: Mapping[str, str] | None = None, *, create_all: bool = False
 ) -> None:
     """PipelineError names the topics that are missing and may not be created; nothing is created here."""
-    with _admin(bootstrap, options or {}) as admin:
-        _wanted(admin, pipeline, bootstrap, create_all)
+    with admin(bootstrap, options or {}) as client:
+        _wanted(client, pipeline, bootstrap, create_all)
 
 
 def create_topics(
     pipeline: Pipeline, bootstrap: str, options: Mapping[str, str] | None = None, *, create_all: bool = False
 ) -> list[str]:
     """The topics that had to be created; PipelineError names those that are missing and may not be."""
-    with _admin(bootstrap, options or {}) as admin:
-        return _create(admin, pipeline, _wanted(admin, pipeline, bootstrap, create_all), bootstrap)
+    with admin(bootstrap, options or {}) as client:
+        return _create(client, pipeline, _wanted(client, pipeline, bootstrap, create_all), bootstrap)
 
 
 def _wanted(admin: Admin, pipeline: Pipeline, bootstrap: str, create_all: bool) -> dict[str, Topic | None]:
@@ -46,7 +46,8 @@ def _wanted(admin: Admin, pipeline: Pipeline, bootstrap: str, create_all: bool) 
     return wanted
 
 
-def _admin(bootstrap: str, options: Mapping[str, str]) -> Admin:
+def admin(bootstrap: str, options: Mapping[str, str]) -> Admin:
+    """Who asks brokers about topics; whoever calls closes it."""
     from ottla.client.blocking import Admin
     from ottla.spark.connection import kafka_options, settings_of
 

@@ -57,7 +57,7 @@ from ottla.spark.sink.commit import (
     from_offsets,
     to_offsets,
 )
-from ottla.spark.sink.options import SinkOptions
+from ottla.spark.sink.options import DEFAULT_PREFIX, SinkOptions
 
 log = logging.getLogger(__name__)
 
@@ -206,6 +206,26 @@ def read_decision(client: InlineClient, prefix: str, *, require_stable: bool) ->
         raise DecisionError(
             f"group {prefix!r}: {error}. Deleting the group's offsets lets the query write the batch again."
         ) from error
+
+
+def fence_query(client: InlineClient, query_id: str, timeout_ms: int = 60_000) -> int:
+    """End the life of a query whose checkpoint is given up; how many transactions it has left open.
+
+    Its driver, if one still runs somewhere, can decide nothing any more, and what is open is aborted: all of it, or
+    KafkaError.
+    """
+    prefixes = [f"{DEFAULT_PREFIX}-{query_id}", f"{DEFAULT_PREFIX}-write-{query_id}"]
+    left = [
+        txn.transactional_id
+        for prefix in prefixes
+        for txn in list_open(client, f"{prefix}-")
+        if not txn.transactional_id.endswith("-decision")
+    ]
+    deciders = [f"{prefix}-decision" for prefix in prefixes]
+    for error in fence_all(client, [*deciders, *left], timeout_ms).values():
+        if error is not None:
+            raise error
+    return len(left)
 
 
 class SinkCluster:

@@ -26,6 +26,7 @@ STREAM = {
     "rows_in": 1_234_567,
     "rows_out": 89,
     "bad": 2,
+    "late": 3,
     "in_per_s": 1000.4,
     "out_per_s": 1.0,
     "lag": 1500,
@@ -212,7 +213,8 @@ def test_status_shows_figures_as_a_table_or_json(state: Path, capsys: pytest.Cap
     text = capsys.readouterr().out
     assert "clicks: finished, started " in text
     assert (
-        "per_minute  running     12  1,234,567  1,000        89      1    2  1,500    2.5       120" in text
+        "per_minute  running     12  1,234,567  1,000        89      1    2     3  1,500    2.5       120"
+        in text
     )
     assert "1.2 MB" in text
     assert main(["pipeline", "status", "clicks", "--json", "--state-dir", str(state)]) == 0

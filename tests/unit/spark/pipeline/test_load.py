@@ -168,6 +168,15 @@ def test_a_decorated_function_can_be_called_by_a_test(tmp_path: Path) -> None:
             stream(out='iceberg("a.events")'),
             "clicks.py:2: copy(out): needs warehouse= (a directory) or catalog=",
         ),
+        (
+            stream(inputs='rows=topic("clicks", schema="n int", start="erliest")'),
+            "clicks.py:2: copy(rows): start: 'erliest' is neither 'earliest' nor 'latest' nor a time like "
+            "'2026-11-01T00:00'; did you mean 'earliest'?",
+        ),
+        (
+            stream(inputs='rows=topic("clicks", schema="n int", start="1969-01-01")'),
+            "clicks.py:2: copy(rows): start: '1969-01-01' is before 1970",
+        ),
         (stream() * 2, "clicks.py:5: copy(name): there are two streams named 'copy'"),
         (
             stream(out='topic("clicks")'),

@@ -19,7 +19,7 @@ def report(batch: int, rows: int = 10, out: int = 4, bad: int = 0, **more: Any) 
             "theirs": {"rows": 999},
         },
         "stateOperators": [
-            {"numRowsTotal": 3, "memoryUsedBytes": 100},
+            {"numRowsTotal": 3, "memoryUsedBytes": 100, "numRowsDroppedByWatermark": 2},
             {"numRowsTotal": 4, "memoryUsedBytes": 50},
         ],
         "sources": [{"endOffset": json.dumps({"t": {"0": batch * 10}})}],
@@ -33,6 +33,7 @@ def test_batches_are_counted_once_however_often_they_are_reported() -> None:
     figures.add([report(1, bad=2), report(2)], 1.0)
     assert (figures.batch_id, figures.rows_in, figures.rows_out, figures.bad) == (2, 30, 12, 2)
     assert (figures.state_rows, figures.state_bytes, figures.batch_ms) == (7, 150, 40)
+    assert figures.late == 6
     assert figures.offsets == {"t": {"0": 20}}
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
 
 from ottla.spark.pipeline.declare import PipelineError, Problem
-from ottla.spark.pipeline.runner import RESTART_DELAYS_S, Supervised, sentence
+from ottla.spark.pipeline.runner import FIRST_DELAY_S, LAST_DELAY_S, Supervised, sentence
 from ottla.spark.pipeline.running import Figures
 
 NOT_UP = RuntimeError(
@@ -39,10 +40,10 @@ class Query:
 class World:
     """One supervised query, and what was said about it."""
 
-    def __init__(self) -> None:
+    def __init__(self, give_up_after_s: float = inf) -> None:
         self.said: list[str] = []
         self.started: list[Query] = [Query()]
-        self.one = Supervised(self.query, Figures("copy"), self._restart)  # type: ignore[arg-type]
+        self.one = Supervised(self.query, Figures("copy"), self._restart, give_up_after_s)  # type: ignore[arg-type]
 
     @property
     def query(self) -> Query:
@@ -69,27 +70,49 @@ def test_an_accident_is_survived_after_a_while() -> None:
     assert (len(world.started), world.one.figures.state) == (2, "running")
 
 
-def test_the_same_accident_without_progress_ends_it() -> None:
-    world, now = World(), 0.0
-    for _ in RESTART_DELAYS_S:
+def fail_until_over(world: World, now: float) -> list[float]:
+    """Fails it whenever it runs; the pauses that it was given."""
+    pauses: list[float] = []
+    for _ in range(20):
         world.query.fail(NOT_UP)
+        if world.look(now) is not None:
+            break
+        restart_at = world.one._restart_at
+        assert restart_at is not None
+        pauses.append(restart_at - now)
+        now = restart_at
         assert world.look(now) is None
-        now += max(RESTART_DELAYS_S)
-        assert world.look(now) is None
-    world.query.fail(NOT_UP)
-    assert world.look(now) == "copy: " + sentence(NOT_UP)
+    return pauses
+
+
+def test_without_an_end_it_is_tried_for_ever_in_ever_longer_pauses() -> None:
+    world = World()
+    pauses = fail_until_over(world, 5.0)
+    assert len(pauses) == 20
+    assert pauses[:6] == [FIRST_DELAY_S * 2**times for times in range(6)]
+    assert set(pauses[6:]) == {LAST_DELAY_S}
+    assert world.one.figures.problem == sentence(NOT_UP), "status says why it starts again"
+
+
+def test_it_is_given_up_when_the_time_for_that_is_over() -> None:
+    world = World(give_up_after_s=10.0)
+    assert sum(fail_until_over(world, 7.0)) == 10.0, "the last try is at the end of it"
     assert (world.one.figures.state, world.one.is_done) == ("failed", True)
+    assert fail_until_over(World(give_up_after_s=0.0), 7.0) == [], "not once"
 
 
-def test_a_finished_batch_begins_the_count_anew() -> None:
-    world, now = World(), 0.0
-    for batch in range(3 * len(RESTART_DELAYS_S)):
+def test_a_finished_batch_begins_the_time_anew() -> None:
+    world, now = World(give_up_after_s=10.0), 0.0
+    for batch in range(30):
         world.query.finish_batch(batch)
         world.query.fail(NOT_UP)
         assert world.look(now) is None
-        now += RESTART_DELAYS_S[0]
-        assert world.look(now) is None
-    assert world.one.figures.batch_id == 3 * len(RESTART_DELAYS_S) - 1
+        now += FIRST_DELAY_S
+        assert world.look(now) is None, "the pause is as short as the first"
+    assert world.one.figures.batch_id == 29
+    world.query.finish_batch(30)
+    assert world.look(now) is None
+    assert not world.one.figures.problem, "it has got over it"
 
 
 @pytest.mark.parametrize(
@@ -99,6 +122,10 @@ def test_a_finished_batch_begins_the_count_anew() -> None:
             "[STREAM_FAILED] Query terminated\nx: [USER_RAISED_EXCEPTION] t-0 at offset 3: the value is bad; fix it "
             "SQLSTATE: P0001\n== DataFrame ==",
             "copy: t-0 at offset 3: the value is bad; fix it",
+        ),
+        (
+            "[STREAM_FAILED] Query terminated:\nKafkaError: UNKNOWN_TOPIC_OR_PARTITION: t does not exist",
+            "copy: KafkaError: UNKNOWN_TOPIC_OR_PARTITION",
         ),
         (
             "boom\n  File x\nottla.spark.source.cluster.DataLossError: t-0 starts at 7\n",
@@ -153,5 +180,5 @@ def test_one_that_spark_does_not_take_again_has_failed_for_good() -> None:
         raise PipelineError(Problem("p.py:3", "Spark refuses it: AnalysisException"))
 
     world.one._restart = refuse
-    assert world.look(RESTART_DELAYS_S[0]) == "copy: p.py:3: Spark refuses it: AnalysisException"
+    assert world.look(FIRST_DELAY_S) == "copy: p.py:3: Spark refuses it: AnalysisException"
     assert world.one.is_done

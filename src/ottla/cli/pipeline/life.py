@@ -1,0 +1,282 @@
+"""`ottla pipeline logs | attach | restart | replay | reset`: what is done with a pipeline after its first day.
+
+All work on what a run has left in the state directory. `restart` asks for what the last run was asked for, in the file
+as it is now; secrets are kept nowhere, so a run that was given one on the command line has to be asked for again.
+`reset` gives a pipeline's checkpoints up: they are set aside and never deleted, and only after the life that they
+belong to can write nothing any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import closing
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ottla.cli.args import CliError, UsageError, unknown
+from ottla.cli.client import explained
+from ottla.cli.output import counted, say
+from ottla.cli.pipeline import run as runs
+from ottla.cli.selection import parse_moment_ms
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from ottla.spark.pipeline.load import Pipeline
+    from ottla.spark.pipeline.runner import Spec
+    from ottla.spark.pipeline.state import Home, Run
+
+POLL_S = 0.2
+MAX_TAIL_BYTES = 1 << 20
+DEAD_LETTER = ".dead_letter"
+
+
+def logs(args: argparse.Namespace, home: Home) -> int:
+    """The log of the last run; with -f as it grows, until the run ends."""
+    found = _last_run(home)
+    path = Path(found.spark_log if args.spark else found.log)
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise CliError(f"{path}: {error.strerror}") from None
+    with file:
+        _print_tail(file, args.lines)
+        while args.follow:
+            is_over = not home.is_running()  # asked first: what it said before its end is there then
+            _print_rest(file)
+            if is_over:
+                break
+            time.sleep(POLL_S)  # another process writes the file
+    return 0
+
+
+def _print_tail(file: Any, lines: int | None) -> None:
+    if lines is not None:
+        file.seek(max(os.fstat(file.fileno()).st_size - MAX_TAIL_BYTES, 0))
+        kept = file.read().splitlines(keepends=True)
+        _write(b"".join(kept[len(kept) - min(lines, len(kept)) :]))
+    else:
+        _print_rest(file)
+
+
+def _print_rest(file: Any) -> None:
+    while chunk := file.read(MAX_TAIL_BYTES):
+        _write(chunk)
+
+
+def _write(data: bytes) -> None:
+    import sys
+
+    sys.stdout.write(data.decode(errors="replace"))
+    sys.stdout.flush()
+
+
+def attach(home: Home) -> int:
+    """Watch a run that somebody else has started; Ctrl-C leaves it alone."""
+    if not home.is_running():
+        raise CliError(f"{home.name} does not run: {_last_run(home).state}")
+    try:
+        with runs.view() as show:
+            while home.is_running():
+                found = home.run()
+                if found is not None:
+                    show(found, home.progress())
+                time.sleep(runs.REDRAW_S)  # between two frames
+    except KeyboardInterrupt:
+        say(f"\n{home.name} goes on; `ottla pipeline stop {home.name}` stops it")
+        return 0
+    ended = _last_run(home)
+    runs.print_summary(ended, home)
+    for problem in ended.problems:
+        say(f"ottla: {problem}")
+    return 0 if ended.state in ("stopped", "finished") else 1
+
+
+def restart(home: Home, stop: Any) -> int:
+    """Stop it, if it runs, and start it again in the background, as it was last asked for."""
+    spec = _kept_spec(home)
+    # What is wrong with the file by now is found out before anything is stopped.
+    pipeline = runs.checked(spec.file, spec.name)
+    runs.check_topics(pipeline, spec.bootstrap, dict(spec.options), create_all=spec.create_topics)
+    if home.is_running():
+        stop()
+    log, spark_log = runs.log_files(home)
+    fresh = replace(spec, watched=False, log=log, spark_log=spark_log)
+    return runs.detached(fresh, home)
+
+
+def _kept_spec(home: Home) -> Spec:
+    from ottla.spark.pipeline.runner import Spec
+
+    kept = home.spec()
+    if kept is None:
+        raise CliError(f"{home.name}: it is not known how it was started; use `ottla pipeline run`")
+    if kept.get("not_kept"):
+        names = ", ".join(name.removeprefix("kafka.") for name in kept["not_kept"])
+        raise CliError(
+            f"{home.name} was given {names} on the command line, which is kept nowhere: say it again (`run`, "
+            "`reset`), or put it into a file for --command-config"
+        )
+    try:
+        return Spec.of(kept)
+    except TypeError:
+        raise CliError(
+            f"{home.path / 'spec.json'} is not what a run has written; use `ottla pipeline run`"
+        ) from None
+
+
+def replay(args: argparse.Namespace, home: Home, root: Path) -> int:
+    """Streams once more, from a time on, into outputs of their own."""
+    from ottla.spark.pipeline.declare import PipelineError
+    from ottla.spark.pipeline.load import check
+    from ottla.spark.pipeline.replay import SUFFIX, Replay, replayed
+
+    last = _kept_spec(home)
+    if last.replay is not None:
+        raise CliError(f"{home.name} is a replay itself: name the pipeline")
+    from_ms, to_ms = parse_moment_ms(args.since), None if args.to is None else parse_moment_ms(args.to)
+    if to_ms is not None and to_ms <= from_ms:
+        raise UsageError("--to is not after --from")
+    pipeline = runs.checked(last.file, last.name + SUFFIX)
+    wanted = Replay(from_ms, to_ms, args.stream, args.into)
+    try:
+        streams = replayed(pipeline, wanted).streams
+        wanted = replace(wanted, partitions=_partitions(last, pipeline, [one.name for one in streams]))
+        made = replayed(pipeline, wanted)
+        if problems := check(made):
+            raise PipelineError(problems)
+    except PipelineError as error:
+        raise runs.refused(error) from None
+    there = runs.home_of(root, made.name)
+    kept = there.spec()
+    if kept is not None and kept.get("replay") != asdict(wanted) and there.checkpoints.is_dir():
+        raise CliError(
+            f"another replay of {home.name} has been here: `ottla pipeline reset {there.name}` sets it aside (what it "
+            "has written stays)"
+        )
+    runs.check_topics(made, last.bootstrap, dict(last.options), create_all=False)
+    log, spark_log = runs.log_files(there)
+    for stream in made.streams:
+        say(f"{there.name}: {stream.name} goes into {stream.out}")
+    spec = replace(
+        last, name=made.name, log=log, spark_log=spark_log, available_now=True, create_topics=False,
+        watched=not args.detach, checkpoint_dir=None if last.checkpoint_dir is None else last.checkpoint_dir + SUFFIX,
+        replay=wanted,
+    )  # fmt: skip
+    return runs.detached(spec, there) if args.detach else runs.watched(spec, there)
+
+
+def _partitions(last: Spec, pipeline: Pipeline, names: list[str]) -> int | None:
+    """The most that any of the topics has that are written to now."""
+    from ottla.model.errors import KafkaError
+    from ottla.spark.pipeline.declare import Topic
+    from ottla.spark.pipeline.topics import admin
+
+    topics = [one.out.name for one in pipeline.streams if one.name in names and isinstance(one.out, Topic)]
+    if not topics:
+        return None
+    with explained(), admin(last.bootstrap, last.options) as client:
+        found = client.describe_topics(topics)
+    return max(
+        (len(one.partitions) for one in found.values() if not isinstance(one, KafkaError)), default=None
+    )
+
+
+def reset(args: argparse.Namespace, home: Home) -> int:
+    """Set the checkpoints of a pipeline, or of one of its streams, aside: the next run begins anew."""
+    from ottla.spark.pipeline.state import AlreadyRunning
+
+    try:
+        with home.locked():
+            return _reset(args, home)
+    except AlreadyRunning as error:
+        raise CliError(f"{error}; `ottla pipeline stop {home.name}` stops it") from None
+
+
+def _reset(args: argparse.Namespace, home: Home) -> int:
+    found = _last_run(home)
+    if "://" in found.checkpoints and not found.checkpoints.startswith("file:///"):
+        raise CliError(
+            f"the checkpoints of {home.name} are in {found.checkpoints}, which is not of this machine: move them "
+            "there, or give the next run another --checkpoint-dir"
+        )
+    root = Path(found.checkpoints.removeprefix("file://"))
+    chosen = _chosen(root, home, args.stream)
+    ids = [query_id for checkpoint in chosen for query_id in _query_ids(checkpoint)]
+    if ids:
+        _fence(args, home, ids)
+    aside = home.set_aside / datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3]
+    aside.mkdir(parents=True)
+    for checkpoint in chosen:
+        try:
+            checkpoint.rename(aside / checkpoint.name)
+        except OSError as error:
+            raise CliError(
+                f"{checkpoint} could not be moved to {aside}: {error.strerror}; move it by hand, nothing is lost"
+            ) from None
+    streams = [one.name for one in chosen]
+    say(f"{home.name}: {', '.join(streams)} set aside in {aside}")
+    say(
+        f"the next run of {home.name} begins where its topics' start= says, and writes its rows again: see replay in "
+        "docs/pipelines.md"
+    )
+    return 0
+
+
+def _chosen(root: Path, home: Home, stream: str | None) -> list[Path]:
+    there = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    if not there:
+        raise CliError(f"{home.name} has no checkpoints in {root}: there is nothing to reset")
+    if stream is None:
+        return there
+    chosen = [path for path in there if path.name in (stream, stream + DEAD_LETTER)]
+    if not chosen:
+        names = [path.name for path in there if not path.name.endswith(DEAD_LETTER)]
+        raise unknown("stream", stream, names, f"ottla pipeline status {home.name}")
+    return chosen
+
+
+def _query_ids(checkpoint: Path) -> Iterator[str]:
+    """Spark's id of the query, of which transactional ids are made; none before its first start."""
+    try:
+        yield str(json.loads((checkpoint / "metadata").read_text())["id"])
+    except FileNotFoundError:
+        return
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise CliError(
+            f"{checkpoint / 'metadata'} cannot be read ({error}): is that a checkpoint of Spark's?"
+        ) from None
+
+
+def _fence(args: argparse.Namespace, home: Home, ids: list[str]) -> None:
+    """Before anything is moved: a driver that runs on somewhere, as after a lost machine, writes nothing any more."""
+    from ottla.spark.connection import connect, kafka_options
+    from ottla.spark.sink.cluster import fence_query
+
+    options, bootstrap = _connection(args, home)
+    with explained():
+        client = connect(kafka_options({"kafka.bootstrap.servers": bootstrap, **options}))
+        with closing(client):
+            aborted = sum(fence_query(client, query_id) for query_id in ids)
+    if aborted:
+        say(f"{home.name}: {counted(aborted, 'transaction')} that nobody will commit aborted")
+
+
+def _connection(args: argparse.Namespace, home: Home) -> tuple[dict[str, str], str]:
+    """As it is given now, else as the last run had it."""
+    given, bootstrap = runs.client_options(args)
+    if given or args.bootstrap_server:
+        return given, bootstrap
+    spec = _kept_spec(home)
+    return dict(spec.options), spec.bootstrap
+
+
+def _last_run(home: Home) -> Run:
+    found = home.run()
+    assert found is not None, "it is listed by its run"
+    return found
