@@ -9,7 +9,7 @@ import pytest
 
 from ottla.client.registry.client import (
     RegistryClient,
-    RegistryRefused,
+    RegistryRefusedError,
     RegistrySettings,
     Schema,
 )
@@ -46,7 +46,7 @@ def test_fields_added_and_removed(level: str, second: dict[str, Any], fits: bool
         if fits:
             assert client.register("s", Schema("AVRO", json.dumps(second))) == 2
         else:
-            with pytest.raises(RegistryRefused, match=level):
+            with pytest.raises(RegistryRefusedError, match=level):
                 client.register("s", Schema("AVRO", json.dumps(second)))
 
 

@@ -1,11 +1,12 @@
 """Asks a schema registry: schemas by their ids and subjects, and new ones under a subject.
 
 Rules: ids mean the same for ever, so a schema that was found is kept; one that was not may be registered any moment,
-so that is remembered for a short while only. A registry that is away (or answers nonsense) is `RegistryUnavailable`,
-which may heal; a clear no is `RegistryRefused`, and a schema that it does not have is `UnknownSchema`: it says so
-itself, a 404 of anything else on the way is none. Addresses are tried in order. What comes is bounded in size and time.
-Credentials are in no text and no repr. A client has no open connection (questions are few, answers are kept), so
-threads share it; it pickles as its settings, and all of a process with the same settings are one.
+so that is remembered for a short while only. A registry that is away (or answers nonsense) is a
+`RegistryUnavailableError`, which may heal; a clear no is a `RegistryRefusedError`, and a schema that it does not have
+an `UnknownSchemaError`: it says so itself, a 404 of anything else on the way is none. Addresses are tried in order.
+What comes is bounded in size and time. Credentials are in no text and no repr. A client has no open connection
+(questions are few, answers are kept), so threads share it; it pickles as its settings, and all of a process with the
+same settings are one.
 """
 
 from __future__ import annotations
@@ -50,16 +51,16 @@ class RegistryError(Exception):
     """A question to a registry that was not answered as it should; one line that says what to do."""
 
 
-class RegistryUnavailable(RegistryError):
+class RegistryUnavailableError(RegistryError):
     """Nobody answers, or not sensibly: it may be asked again."""
 
 
-class RegistryRefused(RegistryError):
+class RegistryRefusedError(RegistryError):
     """A clear no: credentials, a schema that does not fit those before it, one that it does not understand."""
 
 
-class UnknownSchema(RegistryError):
-    """The registry does not have this schema, subject or version."""
+class UnknownSchemaError(RegistryError):
+    """The registry does not have this schema, subject or version, or has one that nobody here can use."""
 
 
 class RegistrySettingsError(ValueError):
@@ -191,8 +192,11 @@ class RegistryClient:
     def __repr__(self) -> str:
         return f"RegistryClient({', '.join(self.settings.urls)})"
 
-    def by_id(self, schema_id: int, *, serialized: bool = False) -> Schema:
-        """The schema of an id; `serialized` asks for Protobuf's as a descriptor, where the registry can give that."""
+    def by_id(self, schema_id: int, *, serialized: bool = False, again: bool = False) -> Schema:
+        """The schema of an id; `serialized` asks for Protobuf's as a descriptor, where the registry can give that.
+
+        With `again` one that was unknown a moment ago is asked for nevertheless.
+        """
         key = (schema_id, serialized)
         with self._lock:
             found = self._schemas.get(key)
@@ -200,13 +204,13 @@ class RegistryClient:
         if found is not None:
             return found
         what = f"schema id {schema_id}"
-        if time.monotonic() < until:
-            raise UnknownSchema(f"{what} is unknown to the registry at {self._place}")
+        if not again and time.monotonic() < until:
+            raise UnknownSchemaError(f"{what} is unknown to the registry at {self._place}")
         try:
             answer = self._ask(
                 "GET", f"/schemas/ids/{schema_id}{'?format=serialized' if serialized else ''}", what
             )
-        except UnknownSchema:
+        except UnknownSchemaError:
             with self._lock:
                 if len(self._unknown) >= MAX_SCHEMAS_KEPT:
                     self._unknown.clear()
@@ -218,6 +222,11 @@ class RegistryClient:
                 self._schemas.clear()
             self._schemas[key] = found
         return found
+
+    def is_unknown(self, schema_id: int) -> bool:
+        """Whether it was asked for a moment ago, in vain."""
+        with self._lock:
+            return time.monotonic() < self._unknown.get(schema_id, 0.0)
 
     def latest(self, subject: str) -> Schema:
         """The newest schema of a subject."""
@@ -238,7 +247,7 @@ class RegistryClient:
         return self._number(answer, "id", what)
 
     def lookup(self, subject: str, schema: Schema) -> Schema:
-        """The same schema as the subject has it; UnknownSchema where it does not."""
+        """The same schema as the subject has it; UnknownSchemaError where it does not."""
         what = f"the schema under subject {subject!r}"
         answer = self._ask("POST", f"/subjects/{_quoted(subject)}", what, _document(schema))
         return Schema(
@@ -262,7 +271,7 @@ class RegistryClient:
             if reference.name in found or reference.name in open_:
                 continue
             if len(found) + len(open_) >= MAX_REFERENCES:
-                raise RegistryRefused(f"a schema refers to more than {MAX_REFERENCES} others")
+                raise UnknownSchemaError(f"a schema refers to more than {MAX_REFERENCES} others")
             open_[reference.name] = None
             one = self.version(reference.subject, reference.version)
             if serialized and one.id:
@@ -292,7 +301,7 @@ class RegistryClient:
                 if status < 500 and status != 429:
                     return self._answer(url, status, data, what)
                 problem = f"{url}: it answers {status} {_said(data)}".rstrip()
-        raise RegistryUnavailable(f"the schema registry cannot be asked for {what}: {problem}")
+        raise RegistryUnavailableError(f"the schema registry cannot be asked for {what}: {problem}")
 
     def _exchange(
         self, url: str, method: str, path: str, document: dict[str, Any] | None
@@ -335,23 +344,25 @@ class RegistryClient:
         if status == 200 and isinstance(found, dict):
             return found
         if status == 200 or 300 <= status < 400:
-            raise RegistryUnavailable(f"{url} does not answer as a schema registry does (status {status})")
+            raise RegistryUnavailableError(
+                f"{url} does not answer as a schema registry does (status {status})"
+            )
         code = found.get("error_code") if isinstance(found, dict) else None
         if status == 404 and code in _UNKNOWN:
-            raise UnknownSchema(f"{what} is unknown to the registry at {url}")
+            raise UnknownSchemaError(f"{what} is unknown to the registry at {url}")
         if status == 404:
-            raise RegistryUnavailable(f"{url} is no schema registry: it has nothing there (status 404)")
+            raise RegistryUnavailableError(f"{url} is no schema registry: it has nothing there (status 404)")
         if status in (401, 403):
-            raise RegistryRefused(
+            raise RegistryRefusedError(
                 f"the schema registry at {url} refuses access (status {status}); see {USER_INFO} and {TOKEN}"
             )
         said = _said(data)
         if status == 409:
-            raise RegistryRefused(
+            raise RegistryRefusedError(
                 f"the schema registry at {url} refuses {what}: it is not compatible with those before it"
                 f"{': ' + said if said else ''}; give a new field a default, or change the subject's compatibility"
             )
-        raise RegistryRefused(
+        raise RegistryRefusedError(
             f"the schema registry at {url} refuses {what} (status {status}){': ' * bool(said)}{said}"
         )
 
@@ -368,7 +379,9 @@ class RegistryClient:
         ):
             raise self._nonsense(what)
         if kind not in KINDS:
-            raise RegistryRefused(f"{what} is of the type {kind[:40]!r}, which is none of {', '.join(KINDS)}")
+            raise UnknownSchemaError(
+                f"{what} is of the type {kind[:40]!r}, which is none of {', '.join(KINDS)}"
+            )
         return Schema(
             kind,
             text,
@@ -391,8 +404,10 @@ class RegistryClient:
             raise self._nonsense(what)
         return found
 
-    def _nonsense(self, what: str) -> RegistryUnavailable:
-        return RegistryUnavailable(f"the schema registry at {self._place} answers what cannot be for {what}")
+    def _nonsense(self, what: str) -> RegistryUnavailableError:
+        return RegistryUnavailableError(
+            f"the schema registry at {self._place} answers what cannot be for {what}"
+        )
 
 
 def _read(response: http.client.HTTPResponse, deadline: float) -> bytes:

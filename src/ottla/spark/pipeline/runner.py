@@ -68,6 +68,7 @@ LASTING = (
     "RowError",
     "AnalysisException",
     "AuthenticationFailed",
+    "RegistryRefusedError",
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
     "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
     "STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE",

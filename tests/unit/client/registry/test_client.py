@@ -15,12 +15,12 @@ from ottla.client.registry import client as module
 from ottla.client.registry.client import (
     Reference,
     RegistryClient,
-    RegistryRefused,
+    RegistryRefusedError,
     RegistrySettings,
     RegistrySettingsError,
-    RegistryUnavailable,
+    RegistryUnavailableError,
     Schema,
-    UnknownSchema,
+    UnknownSchemaError,
     registry_client,
 )
 from ottla.testing import Registry
@@ -75,7 +75,7 @@ def test_an_id_is_asked_for_once_and_an_unknown_one_again_after_a_while(
     client.by_id(known)
     client.by_id(known)
     for _ in range(3):
-        with pytest.raises(UnknownSchema, match="schema id 2 is unknown to the registry at http://127"):
+        with pytest.raises(UnknownSchemaError, match="schema id 2 is unknown to the registry at http://127"):
             client.by_id(2)
     assert len(registry.questions) == 2
     assert registry.register("s", record(A, B)) == 2
@@ -86,13 +86,17 @@ def test_an_id_is_asked_for_once_and_an_unknown_one_again_after_a_while(
 def test_what_does_not_fit_is_one_line_that_says_why(registry: Registry) -> None:
     client = client_of(registry.url)
     client.register("s", Schema("AVRO", record(A)))
-    with pytest.raises(RegistryRefused, match=r"not compatible with those before it: .*BACKWARD: .*field b"):
+    with pytest.raises(
+        RegistryRefusedError, match=r"not compatible with those before it: .*BACKWARD: .*field b"
+    ):
         client.register("s", Schema("AVRO", record(A, B_NEEDED)))
-    with pytest.raises(RegistryRefused, match=r"refuses the schema under subject 's' .status 422.: Invalid"):
+    with pytest.raises(
+        RegistryRefusedError, match=r"refuses the schema under subject 's' .status 422.: Invalid"
+    ):
         client.register("s", Schema("AVRO", "{"))
-    with pytest.raises(UnknownSchema, match="the schema under subject 's' is unknown"):
+    with pytest.raises(UnknownSchemaError, match="the schema under subject 's' is unknown"):
         client.lookup("s", Schema("AVRO", record(B)))
-    with pytest.raises(UnknownSchema, match="subject 'none' is unknown"):
+    with pytest.raises(UnknownSchemaError, match="subject 'none' is unknown"):
         client.latest("none")
 
 
@@ -118,7 +122,7 @@ def test_credentials_are_shown_to_the_registry_alone(options: dict[str, str]) ->
         client = client_of(registry.url, **options)
         client.register("s", Schema("AVRO", record(A)))
         wrong = dict.fromkeys(options, "me:wr0ng")
-        with pytest.raises(RegistryRefused, match=r"refuses access .status 401") as caught:
+        with pytest.raises(RegistryRefusedError, match=r"refuses access .status 401") as caught:
             client_of(registry.url, **wrong).latest("s")
         assert "wr0ng" not in str(caught.value)
     assert "s3cret" not in repr(client) + repr(client.settings)
@@ -142,10 +146,10 @@ def test_the_next_address_is_asked_where_one_is_away(registry: Registry) -> None
         unused.bind(("127.0.0.1", 0))
         away = f"http://127.0.0.1:{unused.getsockname()[1]}"
         assert client_of(f"{away},{registry.url}").register("s", Schema("AVRO", record(A))) == 1
-        with pytest.raises(RegistryUnavailable, match=f"cannot be asked for subject 's': {away}: "):
+        with pytest.raises(RegistryUnavailableError, match=f"cannot be asked for subject 's': {away}: "):
             client_of(away).latest("s")
     registry.down = True
-    with pytest.raises(RegistryUnavailable, match="it answers 503 down"):
+    with pytest.raises(RegistryUnavailableError, match="it answers 503 down"):
         client_of(registry.url).latest("s")
 
 
@@ -153,7 +157,7 @@ def test_an_unavailable_registry_is_no_unknown_schema(registry: Registry) -> Non
     client = client_of(registry.url)
     number = registry.register("s", record(A))
     registry.down = True
-    with pytest.raises(RegistryUnavailable):
+    with pytest.raises(RegistryUnavailableError):
         client.by_id(number)
     registry.down = False
     assert client.by_id(number).id == number
@@ -195,19 +199,19 @@ def http(status: int, body: str, length: int | None = None) -> bytes:
 @pytest.mark.parametrize(
     ("sent", "kind", "words"),
     [
-        (b"", RegistryUnavailable, "cannot be asked for schema id 7"),
-        (b"SSH-2.0-x\r\n", RegistryUnavailable, "cannot be asked"),
-        (http(200, "<html>"), RegistryUnavailable, "does not answer as a schema registry does"),
-        (http(200, "[" * 100_000), RegistryUnavailable, "does not answer as a schema registry does"),
-        (http(302, ""), RegistryUnavailable, "does not answer as a schema registry does"),
-        (http(404, "<html>"), RegistryUnavailable, "is no schema registry"),
-        (http(404, '{"error_code": 404}'), RegistryUnavailable, "is no schema registry"),
-        (http(200, "{}"), RegistryUnavailable, "answers what cannot be for schema id 7"),
-        (http(200, '{"schema": 1}'), RegistryUnavailable, "answers what cannot be"),
-        (http(200, '{"schema": "", "references": [1]}'), RegistryUnavailable, "answers what cannot be"),
-        (http(200, '{"schema": "", "schemaType": "XML"}'), RegistryRefused, "of the type 'XML'"),
-        (http(200, "{", 17_000_000), RegistryUnavailable, "answers with 17,000,000 bytes"),
-        (http(200, '{"schema": "x"}', 99), RegistryUnavailable, "cannot be asked"),
+        (b"", RegistryUnavailableError, "cannot be asked for schema id 7"),
+        (b"SSH-2.0-x\r\n", RegistryUnavailableError, "cannot be asked"),
+        (http(200, "<html>"), RegistryUnavailableError, "does not answer as a schema registry does"),
+        (http(200, "[" * 100_000), RegistryUnavailableError, "does not answer as a schema registry does"),
+        (http(302, ""), RegistryUnavailableError, "does not answer as a schema registry does"),
+        (http(404, "<html>"), RegistryUnavailableError, "is no schema registry"),
+        (http(404, '{"error_code": 404}'), RegistryUnavailableError, "is no schema registry"),
+        (http(200, "{}"), RegistryUnavailableError, "answers what cannot be for schema id 7"),
+        (http(200, '{"schema": 1}'), RegistryUnavailableError, "answers what cannot be"),
+        (http(200, '{"schema": "", "references": [1]}'), RegistryUnavailableError, "answers what cannot be"),
+        (http(200, '{"schema": "", "schemaType": "XML"}'), UnknownSchemaError, "of the type 'XML'"),
+        (http(200, "{", 17_000_000), RegistryUnavailableError, "answers with 17,000,000 bytes"),
+        (http(200, '{"schema": "x"}', 99), RegistryUnavailableError, "cannot be asked"),
     ],
 )
 def test_a_peer_that_lies(sent: bytes, kind: type[Exception], words: str) -> None:
@@ -219,7 +223,7 @@ def test_a_peer_that_says_nothing_is_not_waited_for_for_ever() -> None:
     held: list[socket.socket] = []
     with (
         peer(lambda connection: held.append(connection.dup())) as url,
-        pytest.raises(RegistryUnavailable, match="no answer within 50 ms"),
+        pytest.raises(RegistryUnavailableError, match="no answer within 50 ms"),
     ):
         client_of(url, request_timeout_ms="50").by_id(7)
     for connection in held:
@@ -252,5 +256,5 @@ def test_settings_that_are_wrong(url: str, options: dict[str, str], words: str) 
 def test_the_long_names_of_confluents_clients() -> None:
     found = RegistrySettings.of("https://a", {"schema.registry.ssl.ca.location": "ca.pem"})
     assert found.ca_location == "ca.pem"
-    with pytest.raises(RegistryUnavailable, match="No such file"):
+    with pytest.raises(RegistryUnavailableError, match="No such file"):
         RegistryClient(found).latest("s")
