@@ -141,8 +141,9 @@ def _addresses(urls: str) -> tuple[tuple[str, ...], str | None]:
         host = parts.hostname or ""
         legal = host.isascii() and all(33 <= ord(char) < 127 for char in host + parts.path)
         if parts.scheme not in ("http", "https") or not host or not legal or parts.query or parts.fragment:
-            shown = f"{parts.scheme}://{host}" if parts.username else url.strip()
-            raise RegistrySettingsError(f"{shown!r} is no address of a registry: http://host:port is")
+            # A comma in a password cuts it in two: what may be a part of one is not shown.
+            shown = "what has an @ in it" if "@" in urls else repr(url.strip())
+            raise RegistrySettingsError(f"{shown} is no address of a registry: http://host:port is")
         if parts.username is not None and user_info is None:
             user_info = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
         shown_host = f"[{host}]" if ":" in host else host
@@ -312,7 +313,7 @@ class RegistryClient:
         connection: http.client.HTTPConnection
         if parts.scheme == "https":
             # Read each time: a file that has been replaced counts.
-            context = ssl.create_default_context(cafile=self.settings.ca_location)
+            context = self._context()
             connection = http.client.HTTPSConnection(
                 parts.hostname or "", parts.port, timeout=timeout_s, context=context
             )
@@ -325,6 +326,14 @@ class RegistryClient:
             return response.status, _read(response, deadline)
         finally:
             connection.close()
+
+    def _context(self) -> ssl.SSLContext:
+        try:
+            return ssl.create_default_context(cafile=self.settings.ca_location)
+        except OSError as error:
+            raise RegistryRefusedError(
+                f"{CA_LOCATION} {self.settings.ca_location}: {error.strerror or 'has no certificate'}"
+            ) from None
 
     def _headers(self, has_body: bool) -> dict[str, str]:
         made = {"Accept": f"{_TYPE}, application/json"}

@@ -39,7 +39,10 @@ def columns_of(text: str) -> StructType:
         schema = json.loads(text)
     except (ValueError, RecursionError):
         raise DeclarationError("the registry's JSON Schema is not JSON") from None
-    found = _type(schema, schema, "", 0)
+    try:
+        found = _type(schema, schema, "", 0)
+    except (TypeError, AttributeError, RecursionError):
+        raise DeclarationError("the registry's JSON Schema is none: give schema= with the columns") from None
     if not isinstance(found, StructType) or not found.fields:
         raise DeclarationError(
             "the registry's JSON Schema is not that of an object with properties: give schema="

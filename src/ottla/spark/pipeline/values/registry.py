@@ -64,6 +64,7 @@ FORMS = {"avro": AVRO, "protobuf": PROTOBUF, "json": JSON}
 BY_TOPIC, BY_RECORD, BY_BOTH = "TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"
 STRATEGIES = (BY_TOPIC, BY_RECORD, BY_BOTH)
 PROTO_TEXT = "schema.proto"
+_NAMED = ("record", "error", "enum", "fixed")
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -153,7 +154,7 @@ def _full_name(schema: dict[str, Any], namespace: str) -> str:
 def _collect(schema: Any, namespace: str, found: dict[str, Any]) -> None:
     """Named types at the top of a schema (and in a union there): what others can refer to."""
     for one in schema if isinstance(schema, list) else [schema]:
-        if isinstance(one, dict) and "name" in one:
+        if isinstance(one, dict) and "name" in one and one.get("type") in _NAMED:
             found[_full_name(one, namespace)] = one
 
 
@@ -169,7 +170,7 @@ def _inlined(schema: Any, namespace: str, definitions: dict[str, Any], done: set
     if not isinstance(schema, dict):
         return schema
     made = dict(schema)
-    if "name" in schema and schema.get("type") in ("record", "error", "enum", "fixed"):
+    if "name" in schema and schema.get("type") in _NAMED:
         full = _full_name(schema, namespace)
         done.add(full)
         # Spelt out: where it is put, another namespace may be in force.
@@ -567,6 +568,8 @@ class AvroFramed:
     def _codec(self) -> avro.AvroCodec:
         if self._plain is None:
             found = avro_schema(self._client, _newest(self._client, self._topic, AVRO))
+            if not isinstance(found, dict):
+                raise DeclarationError("the newest schema of the registry is no record, so it has no columns")
             self._plain = avro.avro_codec(found, Path(), writing=False)
         return self._plain
 

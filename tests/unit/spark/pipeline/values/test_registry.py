@@ -240,6 +240,18 @@ def test_references_are_part_of_the_schema() -> None:
     assert avro.decoder(made, start=5)(written(1, made, row)) == row
 
 
+def test_references_that_lead_back_are_put_in_once(server: Registry) -> None:
+    one = record(
+        {"name": "b", "type": ["null", "shop.B"]}, {"name": "c", "type": ["null", "shop.B"]}, name="A"
+    )
+    two = record({"name": "a", "type": ["null", "shop.A"]}, name="B")
+    made = self_contained({"type": "array", "items": "shop.A"}, [one, two])
+    assert json.dumps(made).count('"fields"') == 2
+    server.register("orders-value", '"order.avsc"')
+    with pytest.raises(DeclarationError, match="is no record"):
+        _ = codec_for(server, "avro").columns
+
+
 def test_protobuf_with_its_message_indexes(server: Registry, tmp_path: Path) -> None:
     (tmp_path / "order.desc").write_bytes(order_descriptors())
     given = {"schema": "order.desc", "message": "shop.Order", "base": tmp_path}
@@ -348,6 +360,8 @@ def test_json_schema_as_columns() -> None:
         ('{"type": "object"}', "has no properties"),
         ('{"properties": {"a": {}}}', "'a' of the registry's JSON Schema has no single type"),
         ('{"properties": {"a": true}}', "may be anything"),
+        ('{"properties": {"a": {"type": {}}}}', "is none: give schema="),
+        ('{"properties": {"a": {"enum": 5}}}', "is none: give schema="),
         ('{"properties": {"a": {"$ref": "other.json"}}}', "refers to 'other.json'"),
         ('{"properties": {"a": {"$ref": "#/no"}}}', "has no '#/no'"),
         ('{"properties": {"a": {"$ref": "#"}}}', "nested too deep|has no '#'"),
