@@ -46,6 +46,17 @@ PROFILE = argument(
     complete="profile",
     help="the settings that `ottla profile` keeps under this name (default: $OTTLA_PROFILE or the one in use)",
 )
+# Of schema registries, by the names of Confluent's clients: not for the client of the brokers.
+REGISTRY_URL = "schema.registry.url"
+REGISTRY_KEYS = (
+    REGISTRY_URL,
+    "basic.auth.user.info",
+    "bearer.auth.token",
+    "schema.registry.basic.auth.user.info",
+    "schema.registry.bearer.auth.token",
+    "schema.registry.ssl.ca.location",
+    "schema.registry.request.timeout.ms",
+)
 # What every command that talks to a cluster takes.
 CLUSTER = (PROFILE, COMMAND_CONFIG, PROPERTY, BOOTSTRAP)
 
@@ -64,7 +75,8 @@ def settings(
         if file is not None:
             given |= _from_file(file, kind or AdminConfig)
     for name, value in pairs(args.property, "-X"):
-        given[name] = value
+        if name not in REGISTRY_KEYS:
+            given[name] = value
     named = given.pop("bootstrap.servers", None) or given.get("bootstrap_servers")
     given["bootstrap_servers"] = args.bootstrap_server or named or bootstrap_servers(None)
     return given
@@ -81,6 +93,8 @@ def _from_file(file: str, kind: type[ClientConfig]) -> dict[str, object]:
     except ConfigError as error:
         raise UsageError(str(error)) from None
     for name, number in found.ignored:
+        if name in REGISTRY_KEYS:
+            continue
         say(f"ottla: ignored: {name} ({file}, line {number}) is no setting of this client")
     return {name.replace(".", "_"): value for name, value in found.taken.items()}
 

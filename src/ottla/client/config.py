@@ -279,7 +279,7 @@ def settings_file(path: str, kind: type[ClientConfig] = ClientConfig) -> Setting
     }
     found = SettingsFile({}, [])
     try:
-        for name, value, number in parse_properties(_text_of(path)):
+        for name, value, number in parse_properties(properties_text(path)):
             key = name.replace(".", "_")
             if key in known:
                 found.taken[key.replace("_", ".")] = value
@@ -292,7 +292,8 @@ def settings_file(path: str, kind: type[ClientConfig] = ClientConfig) -> Setting
     return found
 
 
-def _text_of(path: str) -> str:
+def properties_text(path: str) -> str:
+    """A properties file, if it is not too long to be one; ConfigError, OSError."""
     with open(Path(path).expanduser(), "rb") as file:
         data = file.read(MAX_PROPERTIES_BYTES + 1)
     if len(data) > MAX_PROPERTIES_BYTES:

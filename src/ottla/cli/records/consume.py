@@ -13,6 +13,7 @@ from ottla.cli.args import CliError, Command, UsageError, argument, switch
 from ottla.cli.client import CLUSTER, MAX_POLL_RECORDS, POLL_MS, explained, settings
 from ottla.cli.output import say
 from ottla.cli.records.format import ENCODINGS, RAW, compile_filter
+from ottla.cli.records.registry import REGISTRY, shown
 from ottla.cli.selection import parse_moment_ms
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class _Reader:
         self._print = printer
         self._limits = limits
         self._keep = compile_filter(args.filter)
+        self._shown = shown(args)
         self._out = sys.stdout.buffer
         self._ends: dict[TopicPartition, int] = {}
         self._left: int | None = args.count or None
@@ -131,6 +133,9 @@ class _Reader:
         for tp, batch in records.items():
             end = self._ends.get(tp)
             wanted = batch if end is None else [record for record in batch if record.offset < end]
+            failure = None
+            if self._shown is not None:
+                wanted, failure = self._shown(wanted)
             if self._keep is not None:
                 wanted = list(filter(self._keep, wanted))
             if self._args.unbuffered:
@@ -141,6 +146,9 @@ class _Reader:
                 self._out.writelines(map(self._print, wanted))
             if self._left is not None:
                 self._left = max(self._left - len(wanted), 0)
+            if failure is not None:
+                self._out.flush()
+                raise failure
         self._out.flush()
 
     def _stop_where_done(self) -> None:
@@ -276,11 +284,18 @@ COMMAND = Command(
         )
         for side in ("key", "value")
     ),
+    REGISTRY,
     switch("-u", "--unbuffered", help="write each record out at once"),
     switch("-q", "--quiet", help="do not say when an end is reached"),
     *CLUSTER,
     run=_run,
-    details=r"""formats (-f):
+    details=r"""values of a schema registry (--registry): Avro, Protobuf and JSON with Confluent's frame are printed,
+  and filtered, as JSON, by the schema that each was written with (Avro and Protobuf need the extra `spark`); a value
+  that has no frame, or whose id the registry does not know, ends it with a line that says where
+  --registry - takes schema.registry.url of the settings; basic.auth.user.info, bearer.auth.token and
+  schema.registry.ssl.ca.location are settings too: put them into --command-config's file or a profile
+
+formats (-f):
   %t topic  %p partition  %o offset  %T timestamp  %h headers  %% percent
   %k key    %K its length  %s value  %S its length (-1: null)  %R the same as 4 bytes
   \n \t \r \0 \\ \xHH
@@ -296,5 +311,6 @@ examples:
   ottla consume -t users -o @15m -o e@5m             what came between 15 and 5 minutes ago
   ottla consume -t users --filter 'value.age >= 18' --filter 'key ~ ^a'
   ottla consume -t images --value-encoding hex -c 1   what is not text
+  ottla consume -t orders --registry http://127.0.0.1:8081 --filter 'value.price > 5'
   ottla consume -t users -g readers                   what nobody else in the group reads, going on where it stopped""",
 )

@@ -16,6 +16,7 @@ from ottla.cli.args import EXIT_OK, EXIT_SIGNALLED, UsageError
 from ottla.cli.client import MAX_POLL_RECORDS, POLL_MS, explained, line, settings
 from ottla.cli.output import say
 from ottla.cli.records.format import compile_filter
+from ottla.cli.records.registry import shown
 from ottla.client.errors import Wakeup
 from ottla.client.group.events import RebalanceListener
 from ottla.model.errors import KafkaError
@@ -41,6 +42,7 @@ class GroupReader(RebalanceListener):
         self._consumer = consumer
         self._print = printer
         self._keep = compile_filter(args.filter)
+        self._shown = shown(args)
         self._out = sys.stdout.buffer
         self._left: int | None = args.count or None
         self._written: dict[TopicPartition, int] = {}
@@ -132,7 +134,9 @@ class GroupReader(RebalanceListener):
 
     def _write(self, records: Records) -> None:
         for batch in records.values():
-            wanted = batch if self._keep is None else list(filter(self._keep, batch))
+            wanted, failure = (batch, None) if self._shown is None else self._shown(batch)
+            if self._keep is not None:
+                wanted = list(filter(self._keep, wanted))
             if self._args.unbuffered:
                 for record in wanted:
                     self._out.write(self._print(record))
@@ -141,6 +145,9 @@ class GroupReader(RebalanceListener):
                 self._out.writelines(map(self._print, wanted))
             if self._left is not None:
                 self._left -= len(wanted)
+            if failure is not None:
+                self._out.flush()
+                raise failure
         self._out.flush()
         # Only now: what could not be written is read again, by us or by another member.
         self._written.update({tp: batch[-1].offset + 1 for tp, batch in records.items()})

@@ -12,6 +12,7 @@ from ottla.cli.args import CliError, Command, UsageError, argument, switch
 from ottla.cli.client import CLUSTER, explained, line, settings
 from ottla.cli.output import counted, say
 from ottla.cli.records.format import ENCODINGS, RAW, decode
+from ottla.cli.records.registry import REGISTRY, taken
 
 if TYPE_CHECKING:
     import argparse
@@ -80,6 +81,7 @@ class _Sender:
         self._key_encoding: str = args.key_encoding
         self._value_encoding: str = args.value_encoding
         self._headers = [_header(word) for word in args.header]
+        self._taken = taken(args)
         self._tee = sys.stdout.buffer if args.tee else None
         self._delimiter = unescape(args.delimiter)
         self.sent = self.failed = 0
@@ -92,7 +94,7 @@ class _Sender:
         empty = self._null_empty
         self._producer.send(
             self._topic,
-            None if empty and not value else decode(value, self._value_encoding),
+            None if empty and not value else self._value(value),
             None if key is None or (empty and not key) else decode(key, self._key_encoding),
             partition=self._partition,
             headers=self._headers,
@@ -101,6 +103,16 @@ class _Sender:
         self.sent += 1
         if self._tee is not None:
             self._tee.write(message + self._delimiter)
+
+    def _value(self, text: bytes) -> bytes:
+        value = decode(text, self._value_encoding)
+        if self._taken is None:
+            return value
+        try:
+            return self._taken(value)
+        except ValueError as error:
+            self._producer.flush()
+            raise CliError(f"record {self.sent + 1}: the value {error}; those before it were sent") from None
 
     def _delivered(self, delivery: Delivery) -> None:
         error = delivery.exception()
@@ -189,6 +201,17 @@ COMMAND = Command(
         )
         for side in ("key", "value")
     ),
+    REGISTRY,
+    argument(
+        "--value-schema",
+        metavar="FILE",
+        complete="file",
+        help="with --registry: the schema, .avsc, .json (JSON Schema), .desc or .proto; it is registered under "
+        "TOPIC-value (without: the newest there)",
+    ),
+    argument(
+        "--value-message", metavar="NAME", help="with --registry: the full name of the Protobuf message"
+    ),
     switch("--whole", help="each file is one record"),
     switch("-Z", "--null", help="an empty key or value is null"),
     switch("-T", "--tee", help="copy what is sent to stdout"),
@@ -198,5 +221,10 @@ COMMAND = Command(
     details="""examples:
   echo 'hello' | ottla produce -t greetings
   ottla produce -t users -K : -z zstd users.txt      lines like key:value
-  ottla produce -t images --whole *.png              each file one record""",
+  ottla produce -t images --whole *.png              each file one record
+  ottla produce -t orders --registry http://127.0.0.1:8081 --value-schema order.avsc orders.jsonl
+
+with --registry each value is JSON text, and sent as its schema says, with Confluent's frame (Avro and Protobuf need the
+extra `spark`; JSON is not held against its schema); --registry - takes schema.registry.url of the settings, of which
+basic.auth.user.info, bearer.auth.token and schema.registry.ssl.ca.location are others""",
 )

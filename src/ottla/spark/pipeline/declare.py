@@ -51,6 +51,9 @@ class Topic:
     partitions: int | None = None
     config: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    registry: str | None = field(default=None, repr=False)  # a user and password may be in the address
+    registry_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    subject: str | None = None
 
     def __str__(self) -> str:
         return f"topic {self.name!r}"
@@ -82,6 +85,9 @@ def topic(
     partitions: int | None = None,
     config: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
+    registry: str | None = None,
+    registry_options: Mapping[str, Any] | None = None,
+    subject: str | None = None,
 ) -> Topic:
     """A topic, as an input (`def f(clicks=topic(...))`), an output (`out=topic(...)`) or for dead letters.
 
@@ -102,6 +108,11 @@ def topic(
     tombstones  input: records without a value: "skip", or "keep" as rows of nulls (with key= or meta=)
     partitions  output: create the topic with so many if it is missing (config= with these settings)
     options     passed to format("ottla") as they are
+    registry    json, avro and protobuf: the address of a schema registry (several with commas); values are framed
+                with the ids of its schemas. Without a schema an input is read by the newest of its subject
+    registry_options  by Confluent's names: basic.auth.user.info, bearer.auth.token, ssl.ca.location,
+                request.timeout.ms; output: auto.register (false only looks the schema up)
+    subject     TopicNameStrategy (default: <topic>-value), RecordNameStrategy, TopicRecordNameStrategy, or a name
     """
     return Topic(
         name=name,
@@ -118,6 +129,9 @@ def topic(
         partitions=partitions,
         config=_texts(config),
         options=_texts(options),
+        registry=registry,
+        registry_options=_texts(registry_options),
+        subject=subject,
     )
 
 

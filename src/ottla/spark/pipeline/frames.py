@@ -17,7 +17,7 @@ Runs in the driver while a plan is built, so a wrong column is named before the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,13 +81,22 @@ class Context:
     replay: Replay | None = None
     group: str = ""
     names: list[str] = field(default_factory=list)
+    codecs: dict[int, Codec | None] = field(default_factory=dict)
 
     def metrics_name(self, prefix: str) -> str:
         self.names.append(f"{prefix}_{len(self.names)}")
         return self.names[-1]
 
     def for_query(self, group: str) -> Context:
-        return Context(self.pipeline, self.spark, self.bootstrap, self.options, self.replay, group)
+        return replace(self, group=group, names=[])
+
+    def codec_of(self, topic: Topic) -> Codec | None:
+        """How an input is read. One codec a run: what a registry has as the newest schema is asked for once, and a
+        stream and its dead letters read by the same."""
+        if id(topic) not in self.codecs:
+            made = codec(topic, topic.read_format, self.pipeline.base_dir, writing=False)
+            self.codecs[id(topic)] = made
+        return self.codecs[id(topic)]
 
 
 def read(context: Context, source: Source, *, tolerant: bool) -> DataFrame:
@@ -107,7 +116,7 @@ def read(context: Context, source: Source, *, tolerant: bool) -> DataFrame:
 
 
 def _read_topic(context: Context, topic: Topic, *, tolerant: bool) -> DataFrame:
-    values = codec(topic, topic.read_format, context.pipeline.base_dir, writing=False)
+    values = context.codec_of(topic)
     raw = records(context, topic, stream=not topic.table, headers=topic.headers is not None)
     if values is None:
         return raw
@@ -184,7 +193,7 @@ def _good(counted: DataFrame, values: Codec, topic: Topic, *, fail: bool) -> Dat
         F.lit(" at offset "),
         F.col("offset"),
         F.lit(": the value "),
-        F.coalesce(framed_column(F.col("value")), error),
+        error if values.is_framed else F.coalesce(framed_column(F.col("value")), error),
         F.lit("; dead_letter=topic(...) sets such records aside, on_error='skip' leaves them out"),
     )
     return counted.where(F.when(error.isNull(), F.lit(True)).otherwise(F.raise_error(place).cast("boolean")))
@@ -254,7 +263,7 @@ def letters(context: Context, stream: Stream) -> DataFrame | None:
     found: dict[str, DataFrame] = {}
     for _, _, source in context.pipeline.inputs(stream):
         if isinstance(source, Topic) and not source.table and source.name not in found:
-            values = codec(source, source.read_format, context.pipeline.base_dir, writing=False)
+            values = context.codec_of(source)
             if values is not None:
                 found[source.name] = _of_topic(context, stream, source, values)
     if not found:
@@ -290,7 +299,7 @@ def _explained(values: Codec) -> Column:
 
     def explain(value: Any) -> str:
         data = bytes(value)
-        return framed(data) or values.explain(data)
+        return (None if values.is_framed else framed(data)) or values.explain(data)
 
     # Not deterministic, as far as Spark needs to know: it must not be moved before the filter.
     return F.udf(explain, "string", useArrow=False).asNondeterministic()(F.col("value"))

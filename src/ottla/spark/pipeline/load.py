@@ -275,8 +275,13 @@ def _check_dead_letter(letters: Any) -> Iterator[str]:
         yield f"takes a topic, not {type(letters).__name__} {letters!r}"
         return
     yield from _check_topic(letters)
-    if letters.schema is not None or letters.format is not None or letters.key:
-        yield "holds the records as they came: schema, format and key mean nothing here"
+    if (
+        letters.schema is not None
+        or letters.format is not None
+        or letters.key
+        or letters.registry is not None
+    ):
+        yield "holds the records as they came: schema, format, key and registry mean nothing here"
 
 
 def _doubles(pipeline: Pipeline) -> Iterator[Problem]:

@@ -80,6 +80,7 @@ LASTING = (
     "AnalysisException",
     "AuthenticationFailed",
     "UNKNOWN_TOPIC_OR_PARTITION",  # after the client has asked for as long as its time-outs allow
+    "RegistryRefusedError",
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
     "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
     "STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE",

@@ -17,9 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ottla.client.registry.client import RegistryError
 from ottla.spark.driver import UpdateWriter
 from ottla.spark.pipeline.declare import (
     SESSION_PARAMETER,
+    DeclarationError,
     Declared,
     DeclaredPipeline,
     Delta,
@@ -233,6 +235,8 @@ def _explained(pipeline: DeclaredPipeline, stream: Stream) -> Iterator[None]:
 
     try:
         yield
+    except (DeclarationError, RegistryError) as error:
+        raise PipelineError(Problem(pipeline.where(stream), str(error))) from error
     except (AnalysisException, IllegalArgumentException, PySparkException) as error:
         raise PipelineError(
             Problem(pipeline.where(stream), f"Spark refuses it: {first_line(error)}")

@@ -27,6 +27,10 @@ class Codec(Protocol):
         """What a value holds; None where a writer takes whatever rows it gets."""
 
     @property
+    def is_framed(self) -> bool:
+        """Whether values have the frame that names a registry's schema."""
+
+    @property
     def can_fail_to_write(self) -> bool:
         """Whether `encode` may give an error."""
 
@@ -51,6 +55,12 @@ class Codec(Protocol):
 
 def codec(topic: Topic, form: str, base_dir: Path, *, writing: bool) -> Codec | None:
     """The codec of a topic's values, None for raw ones; DeclarationError where the schema is wrong."""
+    if topic.registry is not None:
+        from ottla.spark.pipeline.values.registry import registry_codec
+
+        return registry_codec(topic, form, base_dir, writing=writing)
+    if topic.registry_options or topic.subject is not None:
+        raise DeclarationError("registry_options and subject are about a registry: say registry='http://...'")
     if form == "raw":
         if topic.schema is not None:
             raise DeclarationError("schema: format='raw' takes none")

@@ -228,11 +228,11 @@ def avro_codec(schema: Any, base_dir: Path, *, writing: bool) -> AvroCodec:
     try:
         parsed = parse_schema(raw)
     except (SchemaParseException, UnknownType, KeyError, ValueError, TypeError) as error:
-        raise DeclarationError(f"schema: {_error_text(error)}") from None
+        raise DeclarationError(f"schema: {error_text(error)}") from None
     return AvroCodec(json.dumps(raw), spark_columns(parsed))
 
 
-def _error_text(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"the member {error.args[0]!r} is missing"
     return " ".join(str(error).split()) or type(error).__name__
@@ -241,10 +241,11 @@ def _error_text(error: Exception) -> str:
 class AvroCodec:
     """Records of one schema, the reader's and the writer's alike."""
 
+    is_framed = False
     can_fail_to_write = True
 
     def __init__(self, schema: str | None, columns: StructType | None) -> None:
-        self._schema = schema
+        self.schema = schema
         self._columns = columns
 
     @property
@@ -252,9 +253,9 @@ class AvroCodec:
         return self._columns
 
     def parse(self, value: Column) -> Column:
-        assert self._schema is not None
+        assert self.schema is not None
         assert self._columns is not None
-        return decode_column(value, nullable(self._columns), _Make(_decoder, self._schema))
+        return decode_column(value, nullable(self._columns), Make(_decoder, self.schema))
 
     def error(self, parsed: Column) -> Column:
         return parsed.getField("error")
@@ -264,8 +265,8 @@ class AvroCodec:
         return [parsed.getField("data").getField(name).alias(name) for name in self._columns.names]
 
     def encode(self, row: Column, columns: StructType) -> Column:
-        schema = self._schema or json.dumps(avro_of(columns))
-        return encode_column(row, _Make(_encoder, schema))
+        schema = self.schema or json.dumps(avro_of(columns))
+        return encode_column(row, Make(encoder, schema))
 
     def refuse(self, columns: StructType) -> list[str]:
         if self._columns is not None:
@@ -277,33 +278,40 @@ class AvroCodec:
         return []
 
     def explain(self, value: bytes) -> str:
-        assert self._schema is not None
+        assert self.schema is not None
         try:
-            _decoder(self._schema)(value)
+            _decoder(self.schema)(value)
         except Exception as error:  # noqa: BLE001 - whatever the bytes provoke is the explanation
-            return _error_text(error)
+            return error_text(error)
         return "does not fit the schema's types"
 
 
-class _Make:
+class Make:
     """A codec's worker side, made from text once it is there; pickles small."""
 
-    def __init__(self, make: Callable[[str], Any], schema: str) -> None:
+    def __init__(self, make: Callable[..., Any], *given: Any) -> None:
         self._make = make
-        self._schema = schema
+        self._given = given
 
     def __call__(self) -> Any:
-        return self._make(self._schema)
+        return self._make(*self._given)
 
 
 def _decoder(schema: str) -> Decode:
+    return decoder(json.loads(schema))
+
+
+def decoder(writer: Any, reader: Any = None, start: int = 0) -> Decode:
+    """Records of the writer's schema as the reader's (or as they are), from a position in their bytes on."""
     from fastavro import parse_schema, schemaless_reader
 
-    parsed = parse_schema(json.loads(schema))
+    parsed = parse_schema(writer)
+    wanted = None if reader is None else parse_schema(reader)
 
     def decode(value: bytes) -> dict[str, Any]:
         stream = BytesIO(value)
-        row = schemaless_reader(stream, parsed, None)
+        stream.seek(start)
+        row = schemaless_reader(stream, parsed, wanted)
         left = len(value) - stream.tell()
         if left:
             raise ValueError(f"{left} bytes are left over after the record")
@@ -324,13 +332,14 @@ def _naming_the_end(decode: Decode) -> Decode:
     return named
 
 
-def _encoder(schema: str) -> Encode:
+def encoder(schema: str, prefix: bytes = b"") -> Encode:
     from fastavro import parse_schema, schemaless_writer
 
     parsed = parse_schema(json.loads(schema))
 
     def encode(row: dict[str, Any]) -> bytes:
         stream = BytesIO()
+        stream.write(prefix)
         schemaless_writer(stream, parsed, row, strict=True)
         return stream.getvalue()
 

@@ -43,6 +43,7 @@ def json_codec(schema: Any, *, writing: bool) -> JsonCodec:
 class JsonCodec:
     """Objects whose members are the columns."""
 
+    is_framed = False
     can_fail_to_write = False
 
     def __init__(self, columns: StructType | None) -> None:
@@ -211,6 +212,7 @@ def _shortened(text: str) -> str:
 class TextCodec:
     """UTF-8 text in one column; bytes that are none are errors."""
 
+    is_framed = False
     can_fail_to_write = False
 
     @property

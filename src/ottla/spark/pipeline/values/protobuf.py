@@ -45,22 +45,27 @@ def protobuf_codec(schema: Any, message: str | None, base_dir: Path) -> Protobuf
             raise DeclarationError(
                 "format='protobuf' needs a schema: a descriptor set (.desc), a .proto file or a class"
             )
-        data, name = read_descriptors(schema, message, base_dir)
-        return ProtobufCodec(data, name, spark_columns(message_class(data, name).DESCRIPTOR))
+        return codec_of(*read_descriptors(schema, message, base_dir))
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("google"):
             raise
         raise DeclarationError(f"format='protobuf' needs the package protobuf: {install('spark')}") from None
 
 
+def codec_of(descriptors: bytes, message: str) -> ProtobufCodec:
+    """By a descriptor set that has been read."""
+    return ProtobufCodec(descriptors, message, spark_columns(message_class(descriptors, message).DESCRIPTOR))
+
+
 class ProtobufCodec:
     """Messages of one type."""
 
+    is_framed = False
     can_fail_to_write = True
 
     def __init__(self, descriptors: bytes, message: str, columns: StructType) -> None:
-        self._descriptors = descriptors
-        self._message = message
+        self.descriptors = descriptors
+        self.message = message
         self._columns = columns
 
     @property
@@ -68,7 +73,7 @@ class ProtobufCodec:
         return self._columns
 
     def parse(self, value: Column) -> Column:
-        return decode_column(value, self._columns, _Make(decoder, self._descriptors, self._message))
+        return decode_column(value, self._columns, _Make(decoder, self.descriptors, self.message))
 
     def error(self, parsed: Column) -> Column:
         return parsed.getField("error")
@@ -77,7 +82,7 @@ class ProtobufCodec:
         return [parsed.getField("data").getField(name).alias(name) for name in self._columns.names]
 
     def encode(self, row: Column, columns: StructType) -> Column:
-        return encode_column(row, _Make(encoder, self._descriptors, self._message))
+        return encode_column(row, _Make(encoder, self.descriptors, self.message))
 
     def refuse(self, columns: StructType) -> list[str]:
         """A message need not be filled: columns may be fewer than its fields."""
@@ -88,7 +93,7 @@ class ProtobufCodec:
 
     def explain(self, value: bytes) -> str:
         try:
-            decoder(self._descriptors, self._message)(value)
+            decoder(self.descriptors, self.message)(value)
         except Exception as error:  # noqa: BLE001 - whatever the bytes provoke is the explanation
             return " ".join(str(error).split())
         return "does not fit the message's types"
@@ -185,7 +190,7 @@ def _to_datetime(stamp: Any) -> datetime:
     return _EPOCH + timedelta(seconds=stamp.seconds, microseconds=stamp.nanos // 1000)
 
 
-def encoder(descriptors: bytes, message: str) -> Encode:
+def encoder(descriptors: bytes, message: str, prefix: bytes = b"") -> Encode:
     """From a row to bytes; a null is a field that is not set."""
     kind = _class(descriptors, message)
 
@@ -193,7 +198,7 @@ def encoder(descriptors: bytes, message: str) -> Encode:
         made = kind()
         _fill(made, row, "")
         data: bytes = made.SerializeToString(deterministic=True)
-        return data
+        return prefix + data
 
     return encode
 
@@ -271,7 +276,7 @@ def read_descriptors(schema: Any, message: str | None, base_dir: Path) -> tuple[
         raise DeclarationError(f"schema: there is no file {schema!r} (a descriptor set, or a .proto file)")
     if path.stat().st_size > MAX_DESCRIPTOR_BYTES:
         raise DeclarationError(f"schema {schema}: larger than {MAX_DESCRIPTOR_BYTES:,} bytes")
-    data = _compiled(path) if path.suffix == ".proto" else path.read_bytes()
+    data = compiled(path) if path.suffix == ".proto" else path.read_bytes()
     return data, message or _only_message(data, schema)
 
 
@@ -295,7 +300,7 @@ def _set_of(file: Any) -> bytes:
     return data
 
 
-def _compiled(path: Path) -> bytes:
+def compiled(path: Path) -> bytes:
     """A .proto file through protoc, where there is one."""
     protoc = shutil.which("protoc")
     if protoc is None:
@@ -327,14 +332,14 @@ def _only_message(data: bytes, schema: str) -> str:
 def message_names(data: bytes) -> list[str]:
     """The messages at the top of the files of a set, those of Protobuf's own files left out."""
     found = []
-    for file in _file_set(data).file:
+    for file in file_set(data).file:
         if not file.name.startswith("google/protobuf/"):
             prefix = f"{file.package}." if file.package else ""
             found += [prefix + message.name for message in file.message_type]
     return found
 
 
-def _file_set(data: bytes) -> Any:
+def file_set(data: bytes) -> Any:
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
     from google.protobuf.message import DecodeError
 
@@ -350,7 +355,7 @@ def message_class(data: bytes, name: str) -> Any:
     from google.protobuf.message_factory import GetMessageClass
 
     pool = DescriptorPool()
-    for file in _ordered(_file_set(data)):
+    for file in _ordered(file_set(data)):
         try:
             pool.Add(file) if not hasattr(pool, "AddSerializedFile") else pool.AddSerializedFile(
                 file.SerializeToString()

@@ -4,9 +4,9 @@ An Arrow UDF costs one pass over Arrow buffers and no pandas. Runs in Spark's Py
 calls are pickled into the task with the codec that owns them.
 
 Values as the serializers of a schema registry write them (Confluent's wire format: a zero byte, the schema's id in
-four bytes, the payload) are recognised, not read: no JSON text and no Protobuf message begins with a zero, and an
-Avro record that does rarely fits. Only what did not parse is looked at, so a value that parses is never taken for
-one.
+four bytes, the payload) are recognised where no registry was named, to say so: no JSON text and no Protobuf message
+begins with a zero, and an Avro record that does rarely fits. Only what did not parse is looked at, so a value that
+parses is never taken for one. With a registry they are read (registry.py).
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from ottla.client.registry.framing import FRAME_BYTES, MAGIC, MAX_ID
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 MAX_ERROR = 300
 
 Decode = Callable[[bytes], dict[str, Any]]
 Encode = Callable[[dict[str, Any]], bytes]
-MAGIC = 0
-FRAME_BYTES = 5
-MAX_ID = 2**31 - 1
 _WHAT = "begins like a Confluent-framed value (magic byte 0, schema id "
 _ADVICE = (
-    "): a topic is read as plain json, avro or protobuf, without a schema registry; read it with format='raw' and "
-    f"decode substring(value, {FRAME_BYTES + 1}), or have it written without the registry's serializer"
+    "): registry='http://...' of topic() reads such values by the schema of that id; without the registry read them "
+    f"with format='raw' and decode substring(value, {FRAME_BYTES + 1})"
 )
 
 
@@ -42,7 +41,7 @@ def decode_column(value: Column, columns: StructType, make: Callable[[], Decode]
     def decode(values: Any) -> Any:
         return decoded(values.to_pylist(), make(), columns)
 
-    return _arrow_udf(decode, returned, value)
+    return arrow_udf(decode, returned, value)
 
 
 def encode_column(row: Column, make: Callable[[], Encode]) -> Column:
@@ -54,10 +53,10 @@ def encode_column(row: Column, make: Callable[[], Encode]) -> Column:
     def encode(values: Any) -> Any:
         return encoded(as_rows(values), make())
 
-    return _arrow_udf(encode, returned, row)
+    return arrow_udf(encode, returned, row)
 
 
-def _arrow_udf(function: Callable[[Any], Any], returned: StructType, given: Column) -> Column:
+def arrow_udf(function: Callable[[Any], Any], returned: DataType, given: Column) -> Column:
     """Spark knows the kind of an Arrow UDF by its hints, which cannot name a package that is imported late."""
     import pyarrow as pa
     from pyspark.sql import functions

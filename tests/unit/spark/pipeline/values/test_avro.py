@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.spark.pipeline.declare import DeclarationError
-from ottla.spark.pipeline.values.avro import _decoder, _encoder, avro_codec, avro_of
+from ottla.spark.pipeline.values.avro import _decoder, avro_codec, avro_of, encoder
 from ottla.spark.pipeline.values.ddl import parse_schema
 from ottla.spark.pipeline.values.rows import decoded, encoded
 
@@ -101,7 +101,7 @@ rows = st.fixed_dictionaries(
 @given(st.lists(rows, max_size=4))
 def test_rows_come_back_as_they_were(given_rows: list[dict[str, Any]]) -> None:
     schema = json.dumps(avro_of(parse_schema(DDL)))
-    written = encoded(given_rows, _encoder(schema)).to_pylist()
+    written = encoded(given_rows, encoder(schema)).to_pylist()
     assert [one["error"] for one in written] == [None] * len(given_rows)
     read = decoded([one["value"] for one in written], _decoder(schema), parse_schema(DDL)).to_pylist()
     assert [one["error"] for one in read] == [None] * len(given_rows)
@@ -130,7 +130,7 @@ def test_a_value_that_arrow_has_no_room_for_is_an_error_of_its_own_row() -> None
 
 
 def test_a_row_that_does_not_fit_is_an_error_beside_the_others() -> None:
-    got = encoded([{"x": 1}, {"x": None}, None], _encoder(json.dumps(POINT))).to_pylist()
+    got = encoded([{"x": 1}, {"x": None}, None], encoder(json.dumps(POINT))).to_pylist()
     assert got[0] == {"value": b"\x02", "error": None}
     assert got[1]["value"] is None
     assert got[1]["error"]

@@ -1,0 +1,784 @@
+"""Values with the schemas of a registry: Confluent's frame around Avro, Protobuf and JSON, read and written.
+
+Reading: the frame names the writer's schema. Avro is resolved from it to the reader's; a Protobuf message is read by
+the reader's descriptor, as its wire format is made for, once the writer's is known to be of the same name; JSON is
+Spark's parser on what follows the frame. The reader's schema is the declared one, else the newest of the subject when
+the run starts. Writing: the schema is registered (or looked up) once, in the driver, while the plan is built.
+
+Rules: what is wrong with a value (no frame, an id that the registry does not have, a schema that does not fit) is an
+error of that value. A registry that is away is an error of the task: no record is set aside for it. So all ids of a
+batch are asked for before the first value is decoded; one that is unknown is asked for once more after a moment, since
+the node of a registry that answers may be behind the one that gave the id out.
+
+Nothing here needs Spark until columns are asked for: `ottla consume` and `produce` use the same writers' schemas.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ottla.client.registry.client import (
+    AVRO,
+    JSON,
+    PROTOBUF,
+    Reference,
+    RegistryClient,
+    RegistryError,
+    RegistrySettings,
+    RegistrySettingsError,
+    Schema,
+    UnknownSchemaError,
+    registry_client,
+)
+from ottla.client.registry.framing import (
+    FRAME_BYTES,
+    FrameError,
+    frame,
+    read_indexes,
+    schema_id,
+    write_indexes,
+)
+from ottla.spark.pipeline.declare import DeclarationError, Topic, did_you_mean
+from ottla.spark.pipeline.values import avro, protobuf
+from ottla.spark.pipeline.values.json import JsonCodec, json_codec
+from ottla.spark.pipeline.values.json_schema import columns_of, schema_of
+from ottla.spark.pipeline.values.rows import Decode, arrow_udf, decoded, encode_column
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import StructType
+
+UNKNOWN_WAIT_S = 1.0
+MAX_DECODERS = 1000
+FORMS = {"avro": AVRO, "protobuf": PROTOBUF, "json": JSON}
+BY_TOPIC, BY_RECORD, BY_BOTH = "TopicNameStrategy", "RecordNameStrategy", "TopicRecordNameStrategy"
+STRATEGIES = (BY_TOPIC, BY_RECORD, BY_BOTH)
+PROTO_TEXT = "schema.proto"
+_NAMED = ("record", "error", "enum", "fixed")
+_AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def registry_codec(
+    topic: Topic, form: str, base_dir: Path, *, writing: bool
+) -> AvroFramed | ProtobufFramed | JsonFramed:
+    """The codec of a topic whose values name schemas of a registry; the registry is not asked yet."""
+    if form not in FORMS:
+        raise DeclarationError(f"registry: needs format='avro', 'protobuf' or 'json', not {form!r}")
+    if topic.registry is None or not isinstance(topic.registry, str):
+        raise DeclarationError("registry: takes an address, e.g. 'http://127.0.0.1:8081'")
+    try:
+        client = registry_client(RegistrySettings.of(topic.registry, topic.registry_options))
+    except RegistrySettingsError as error:
+        raise DeclarationError(f"registry: {error}") from None
+    _check_subject(topic, writing=writing)
+    if form == "avro":
+        return AvroFramed(client, topic, base_dir, writing=writing)
+    if form == "protobuf":
+        return ProtobufFramed(client, topic, base_dir, writing=writing)
+    return JsonFramed(client, topic, writing=writing)
+
+
+def _check_subject(topic: Topic, *, writing: bool) -> None:
+    subject = topic.subject
+    if subject is None:
+        return
+    if not isinstance(subject, str) or not subject:
+        raise DeclarationError(f"subject: takes a strategy ({', '.join(STRATEGIES)}) or a name")
+    if subject.endswith("Strategy") and subject not in STRATEGIES:
+        hint = did_you_mean(subject, STRATEGIES)
+        raise DeclarationError(f"subject: {subject!r} is none of {', '.join(STRATEGIES)}{hint}")
+    if subject in (BY_RECORD, BY_BOTH) and topic.schema is None and not writing:
+        raise DeclarationError(
+            f"subject: {subject} needs schema=, which has the record's name, or a subject's name"
+        )
+
+
+def subject_of(strategy: str | None, topic: str, record: str) -> str:
+    """Under which subject the schema of a topic's values is."""
+    if strategy is None or strategy == BY_TOPIC:
+        return f"{topic}-value"
+    if strategy == BY_RECORD:
+        return record
+    return f"{topic}-{record}" if strategy == BY_BOTH else strategy
+
+
+def registered(client: RegistryClient, subject: str, schema: Schema) -> int:
+    """The id of a schema under a subject: registered, unless the settings say that others do that."""
+    if client.settings.auto_register:
+        return client.register(subject, schema)
+    try:
+        return client.lookup(subject, schema).id
+    except UnknownSchemaError as error:
+        raise UnknownSchemaError(f"{error}; auto.register is false, so somebody has to register it") from None
+
+
+# -- the writers' schemas --------------------------------------------------------------------------------------------
+
+
+def avro_schema(client: RegistryClient, schema: Schema) -> Any:
+    """An Avro schema as data, with all that it refers to inside it."""
+    try:
+        return self_contained(
+            json.loads(schema.text), [json.loads(one.text) for one in client.referenced(schema).values()]
+        )
+    except (ValueError, RecursionError) as error:
+        raise DeclarationError(
+            f"the registry's Avro schema cannot be read: {avro.error_text(error)}"
+        ) from None
+
+
+def self_contained(schema: Any, others: Iterable[Any]) -> Any:
+    """The first use of a name that one of the others defines, replaced by its definition."""
+    definitions: dict[str, Any] = {}
+    for other in others:
+        _collect(other, "", definitions)
+    return _inlined(schema, "", definitions, set()) if definitions else schema
+
+
+def _full_name(schema: dict[str, Any], namespace: str) -> str:
+    name = str(schema.get("name", ""))
+    space = str(schema.get("namespace") or namespace)
+    return name if "." in name or not space else f"{space}.{name}"
+
+
+def _collect(schema: Any, namespace: str, found: dict[str, Any]) -> None:
+    """Named types at the top of a schema (and in a union there): what others can refer to."""
+    for one in schema if isinstance(schema, list) else [schema]:
+        if isinstance(one, dict) and "name" in one and one.get("type") in _NAMED:
+            found[_full_name(one, namespace)] = one
+
+
+def _inlined(schema: Any, namespace: str, definitions: dict[str, Any], done: set[str]) -> Any:
+    if isinstance(schema, list):
+        return [_inlined(one, namespace, definitions, done) for one in schema]
+    if isinstance(schema, str):
+        name = schema if "." in schema or not namespace else f"{namespace}.{schema}"
+        name = name if name in definitions else schema
+        if name not in definitions or name in done:
+            return schema
+        return _inlined(definitions[name], "", definitions, done)
+    if not isinstance(schema, dict):
+        return schema
+    made = dict(schema)
+    if "name" in schema and schema.get("type") in _NAMED:
+        full = _full_name(schema, namespace)
+        done.add(full)
+        # Spelt out: where it is put, another namespace may be in force.
+        made["name"], namespace = full, full.rpartition(".")[0]
+        made.pop("namespace", None)
+    if isinstance(schema.get("fields"), list):
+        made["fields"] = [
+            {**one, "type": _inlined(one.get("type"), namespace, definitions, done)}
+            if isinstance(one, dict)
+            else one
+            for one in schema["fields"]
+        ]
+    for key in ("type", "items", "values"):
+        if key in schema and (
+            key != "type" or not isinstance(schema[key], str) or schema[key] in definitions
+        ):
+            made[key] = _inlined(schema[key], namespace, definitions, done)
+    return made
+
+
+def descriptors_of(client: RegistryClient, schema: Schema) -> tuple[bytes, str] | None:
+    """A Protobuf schema as a descriptor set, and the name of its own file in it; None where all there is is text, and
+    no protoc to compile it."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    asked = client.by_id(schema.id, serialized=True) if schema.id else schema
+    others = client.referenced(asked, serialized=True)
+    files = {name: _file_descriptor(one.text) for name, one in others.items()}
+    main = _file_descriptor(asked.text)
+    if main is None or any(file is None for file in files.values()):
+        return _compiled_text(client, schema)
+    if not main.name or main.name in files:
+        main.name = f"schema-{asked.id}.proto"
+    made = FileDescriptorSet()
+    for name, file in files.items():
+        file.name = name
+        made.file.add().CopyFrom(file)
+    made.file.add().CopyFrom(main)
+    return made.SerializeToString(), main.name
+
+
+def _file_descriptor(text: str) -> Any:
+    """What a registry gives for `format=serialized`; None for anything else, such as the text of a .proto file."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.message import DecodeError
+
+    try:
+        return FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError, DecodeError):
+        return None
+
+
+def _compiled_text(client: RegistryClient, schema: Schema) -> tuple[bytes, str] | None:
+    if shutil.which("protoc") is None:
+        return None
+    plain = client.by_id(schema.id) if schema.id else schema
+    texts = {name: one.text for name, one in client.referenced(plain).items()} | {PROTO_TEXT: plain.text}
+    with tempfile.TemporaryDirectory() as directory:
+        top = Path(directory).resolve()
+        for name, text in texts.items():
+            path = (top / name).resolve()
+            if not path.is_relative_to(top) or "\0" in name:
+                raise DeclarationError(
+                    f"the registry's schema refers to {name!r}, which is no name of a file"
+                )
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        return protobuf.compiled(top / PROTO_TEXT), PROTO_TEXT
+
+
+def message_at(descriptors: bytes, file_name: str, indexes: Iterable[int]) -> str:
+    """The full name of the message at a place in a file."""
+    file = _file_named(descriptors, file_name)
+    names, inside = [file.package] if file.package else [], file.message_type
+    for index in indexes:
+        if index >= len(inside):
+            raise FrameError(f"names message {index} of a schema that has {len(inside)}")
+        names.append(inside[index].name)
+        inside = inside[index].nested_type
+    return ".".join(names)
+
+
+def place_of(descriptors: bytes, message: str) -> tuple[Any, list[int]]:
+    """The file that a message is in, and its place there."""
+    for file in protobuf.file_set(descriptors).file:
+        prefix = f"{file.package}." if file.package else ""
+        if message.startswith(prefix):
+            place = _place(file.message_type, message.removeprefix(prefix).split("."))
+            if place is not None:
+                return file, place
+    raise DeclarationError(f"message: there is no {message!r} in the schema")
+
+
+def _place(messages: Any, names: list[str]) -> list[int] | None:
+    for index, message in enumerate(messages):
+        if message.name == names[0]:
+            if len(names) == 1:
+                return [index]
+            inner = _place(message.nested_type, names[1:])
+            return None if inner is None else [index, *inner]
+    return None
+
+
+def _file_named(descriptors: bytes, name: str) -> Any:
+    return next(file for file in protobuf.file_set(descriptors).file if file.name == name)
+
+
+def register_protobuf(client: RegistryClient, subject: str, descriptors: bytes, message: str) -> bytes:
+    """Register a message's file, what it imports first; what stands before each payload."""
+    file, place = place_of(descriptors, message)
+    files = {one.name: one for one in protobuf.file_set(descriptors).file}
+    schema = _with_imports(client, file, files, {})
+    return frame(registered(client, subject, schema)) + write_indexes(place)
+
+
+def _with_imports(
+    client: RegistryClient, file: Any, files: dict[str, Any], done: dict[str, Reference]
+) -> Schema:
+    """A file as a schema; its imports are under subjects of their own names, as Confluent's serializers put them."""
+    references = []
+    for name in file.dependency:
+        if name.startswith("google/protobuf/") or name not in files:
+            continue
+        if name not in done:
+            schema = _with_imports(client, files[name], files, done)
+            registered(client, name, schema)
+            done[name] = Reference(name, name, client.lookup(name, schema).version)
+        references.append(done[name])
+    text = base64.b64encode(file.SerializeToString(deterministic=True)).decode()
+    return Schema(PROTOBUF, text, tuple(references))
+
+
+# -- decoding --------------------------------------------------------------------------------------------------------
+
+
+class Reading(Protocol):
+    """How values of one topic are read, whatever schema they were written with; pickled into tasks."""
+
+    client: RegistryClient
+    kind: str
+
+    @property
+    def key(self) -> str:
+        """What tells it from others of the same client."""
+
+    def decoder(self, schema: Schema) -> Decode:
+        """For whole values, frames and all, of one writer's schema."""
+
+
+_decoders: dict[tuple[RegistrySettings, str, str, int], Decode] = {}
+
+
+def prepared(values: Iterable[bytes | None], reading: Reading) -> Decode:
+    """What decodes these values; RegistryError where the registry cannot say what their ids mean."""
+    found: dict[bytes, Decode] = {}
+    waited = False
+    for head in {value[:FRAME_BYTES] for value in values if value is not None}:
+        try:
+            number = schema_id(head)
+        except FrameError as error:
+            found[head] = _refusing(str(error))
+            continue
+        fresh = not reading.client.is_unknown(number)
+        try:
+            found[head] = decoder_of(number, reading)
+        except UnknownSchemaError as error:
+            if fresh and not waited:
+                time.sleep(UNKNOWN_WAIT_S)
+                waited = True
+            found[head] = _asked_again(number, reading) if fresh else _refusing(_naming(number, error))
+
+    def decode(value: bytes) -> dict[str, Any]:
+        return found[value[:FRAME_BYTES]](value)
+
+    return decode
+
+
+def decoder_of(number: int, reading: Reading, *, again: bool = False) -> Decode:
+    """What decodes values of a schema's id. A schema that cannot be used makes one that refuses."""
+    key = (reading.client.settings, reading.kind, reading.key, number)
+    made = _decoders.get(key)
+    if made is not None:
+        return made
+    schema = reading.client.by_id(number, again=again)
+    if schema.kind != reading.kind:
+        made = _refusing(
+            f"has schema id {number}, which is {schema.kind} in the registry, not {reading.kind}"
+        )
+    else:
+        try:
+            made = reading.decoder(schema)
+        except RegistryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a writer's schema provokes is an error of its values
+            made = _refusing(f"has schema id {number}, whose schema cannot be used: {avro.error_text(error)}")
+    if len(_decoders) >= MAX_DECODERS:
+        _decoders.clear()
+    _decoders[key] = made
+    return made
+
+
+def _asked_again(number: int, reading: Reading) -> Decode:
+    try:
+        return decoder_of(number, reading, again=True)
+    except UnknownSchemaError as error:
+        return _refusing(_naming(number, error))
+
+
+def _naming(number: int, error: Exception) -> str:
+    """The registry's answer, said of a value."""
+    text, own = str(error), f"schema id {number} is "
+    return (
+        f"has {own[:-4]}, which is {text.removeprefix(own)}"
+        if text.startswith(own)
+        else f"has {own[:-4]}: {text}"
+    )
+
+
+def _refusing(reason: str) -> Decode:
+    def refuse(value: bytes) -> dict[str, Any]:
+        raise ValueError(reason)
+
+    return refuse
+
+
+class AvroReading:
+    """Records of any writer's schema, as the reader's."""
+
+    kind = AVRO
+
+    def __init__(self, client: RegistryClient, reader: str) -> None:
+        self.client = client
+        self.key = reader
+
+    def decoder(self, schema: Schema) -> Decode:
+        writer = avro.without_unknown(avro_schema(self.client, schema))
+        reader = json.loads(self.key)
+        if not isinstance(writer, dict) or writer.get("type") not in ("record", "error"):
+            raise ValueError("a record is expected at the top")
+        if writer == reader:
+            return avro.decoder(writer, start=FRAME_BYTES)
+        # The record as such is what is asked for, whatever its writer calls it.
+        aliases = [*reader.get("aliases", []), writer["name"], str(writer["name"]).rpartition(".")[2]]
+        decode = avro.decoder(writer, {**reader, "aliases": aliases}, FRAME_BYTES)
+
+        def resolved(value: bytes) -> dict[str, Any]:
+            try:
+                return decode(value)
+            except ValueError:
+                raise
+            except Exception as error:  # noqa: BLE001 - fastavro's are of many kinds, and long
+                text = str(error)
+                short = "its record does not fit" if text.startswith("Schema mismatch: {") else text
+                raise ValueError(
+                    f"of schema id {schema.id} cannot be read by the reader's schema: {short}"
+                ) from None
+
+        return resolved
+
+
+class ProtobufReading:
+    """Messages of one name, by the reader's descriptor."""
+
+    kind = PROTOBUF
+
+    def __init__(self, client: RegistryClient, descriptors: bytes, message: str) -> None:
+        self.client = client
+        self._descriptors = descriptors
+        self._message = message
+
+    @property
+    def key(self) -> str:
+        return f"{self._message} {hashlib.sha256(self._descriptors).hexdigest()}"
+
+    def decoder(self, schema: Schema) -> Decode:
+        inner = protobuf.decoder(self._descriptors, self._message)
+        written = descriptors_of(self.client, schema)
+        names: dict[tuple[int, ...], str] = {}
+
+        def decode(value: bytes) -> dict[str, Any]:
+            indexes, at = read_indexes(value)
+            if written is not None:
+                if indexes not in names:
+                    names[indexes] = message_at(*written, indexes)
+                if names[indexes] != self._message:
+                    raise ValueError(f"is a {names[indexes]}, not a {self._message}")
+            return inner(value[at:])
+
+        return decode
+
+
+class JsonReading:
+    """What follows the frame is Spark's to parse: only the id is looked at."""
+
+    kind = JSON
+    key = ""
+
+    def __init__(self, client: RegistryClient) -> None:
+        self.client = client
+
+    def decoder(self, schema: Schema) -> Decode:
+        return lambda value: {}
+
+
+# -- codecs ----------------------------------------------------------------------------------------------------------
+
+
+class _Decoding:
+    """The Arrow UDF's function: a column of framed values as struct<data, error>."""
+
+    def __init__(self, reading: Reading, columns: StructType) -> None:
+        self._reading = reading
+        self._columns = columns
+
+    def __call__(self, values: Any) -> Any:
+        rows = values.to_pylist()
+        return decoded(rows, prepared(rows, self._reading), self._columns)
+
+
+def _decode_column(value: Column, columns: StructType, reading: Reading) -> Column:
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    returned = StructType([StructField("data", columns), StructField("error", StringType())])
+    decoding = _Decoding(reading, columns)
+
+    def decode(values: Any) -> Any:
+        return decoding(values)
+
+    return arrow_udf(decode, returned, value)
+
+
+def _explained(value: bytes, reading: Reading, otherwise: Callable[[bytes], str]) -> str:
+    decode = prepared([value], reading)
+    try:
+        decode(value)
+    except Exception as error:  # noqa: BLE001 - whatever the bytes provoke is the explanation
+        return avro.error_text(error)
+    return otherwise(value)
+
+
+def _newest(client: RegistryClient, topic: Topic, kind: str) -> Schema:
+    subject = subject_of(topic.subject, topic.name, "")
+    try:
+        found = client.latest(subject)
+    except UnknownSchemaError as error:
+        raise UnknownSchemaError(
+            f"{error}; give schema=, or subject= where it is under another name"
+        ) from None
+    if found.kind != kind:
+        raise DeclarationError(
+            f"subject {subject!r} is {found.kind} in the registry, not {kind}: see format="
+        )
+    return found
+
+
+def record_name(topic: str) -> str:
+    """A legal name for the record that is derived from the columns of a topic."""
+    name = re.sub(r"[^A-Za-z0-9_]", "_", topic)
+    return name if name[:1].isalpha() or name[:1] == "_" else f"_{name}"
+
+
+def _field_names(schema: Any) -> Iterator[str]:
+    """All names of fields, those of nested records too."""
+    if isinstance(schema, list):
+        for one in schema:
+            yield from _field_names(one)
+    elif isinstance(schema, dict):
+        for field in schema.get("fields", []):
+            yield field["name"]
+            yield from _field_names(field["type"])
+        for key in ("items", "values"):
+            yield from _field_names(schema.get(key))
+
+
+class AvroFramed:
+    """Avro with frames."""
+
+    is_framed = True
+    can_fail_to_write = True
+
+    def __init__(self, client: RegistryClient, topic: Topic, base_dir: Path, *, writing: bool) -> None:
+        self._client = client
+        self._topic = topic
+        # As it was declared: what is registered keeps the logical types that Spark has no types for.
+        self._given = None if topic.schema is None else avro.read_schema(topic.schema, base_dir)
+        self._plain: avro.AvroCodec | None = None
+        if self._given is not None or writing:
+            self._plain = avro.avro_codec(self._given, base_dir, writing=writing)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A declared schema may be anything, also a class of the file; what workers need of it has been read.
+        return {**self.__dict__, "_topic": None}
+
+    @property
+    def _codec(self) -> avro.AvroCodec:
+        if self._plain is None:
+            found = avro_schema(self._client, _newest(self._client, self._topic, AVRO))
+            if not isinstance(found, dict):
+                raise DeclarationError("the newest schema of the registry is no record, so it has no columns")
+            self._plain = avro.avro_codec(found, Path(), writing=False)
+        return self._plain
+
+    @property
+    def _reading(self) -> AvroReading:
+        assert self._codec.schema is not None
+        return AvroReading(self._client, self._codec.schema)
+
+    @property
+    def columns(self) -> StructType | None:
+        return self._codec.columns
+
+    def parse(self, value: Column) -> Column:
+        assert self._codec.columns is not None
+        return _decode_column(value, avro.nullable(self._codec.columns), self._reading)
+
+    def error(self, parsed: Column) -> Column:
+        return self._codec.error(parsed)
+
+    def fields(self, parsed: Column) -> list[Column]:
+        return self._codec.fields(parsed)
+
+    def explain(self, value: bytes) -> str:
+        return _explained(value, self._reading, lambda _: "does not fit the schema's types")
+
+    def encode(self, row: Column, columns: StructType) -> Column:
+        """Registers the schema: the plan is built in the driver, before the query starts."""
+        schema, head = self.register(columns)
+        return encode_column(row, avro.Make(avro.encoder, schema, head))
+
+    def register(self, columns: StructType) -> tuple[str, bytes]:
+        """The schema that rows are written with, and the frame before each."""
+        given = self._given or avro.avro_of(columns, record_name(self._topic.name))
+        name = _full_name(given, "")
+        subject = subject_of(self._topic.subject, self._topic.name, name)
+        number = registered(self._client, subject, Schema(AVRO, json.dumps(given)))
+        return json.dumps(avro.without_unknown(given)), frame(number)
+
+    def refuse(self, columns: StructType) -> list[str]:
+        found = self._codec.refuse(columns)
+        if found or self._given is not None:
+            return found
+        return [
+            f"{name!r} is no name for a field in Avro, which has letters, digits and '_': give it an alias"
+            for name in _field_names(avro.avro_of(columns, record_name(self._topic.name)))
+            if not _AVRO_NAME.fullmatch(name)
+        ]
+
+
+class ProtobufFramed:
+    """Protobuf with frames and message indexes."""
+
+    is_framed = True
+    can_fail_to_write = True
+
+    def __init__(self, client: RegistryClient, topic: Topic, base_dir: Path, *, writing: bool) -> None:
+        self._client = client
+        self._topic = topic
+        self._plain: protobuf.ProtobufCodec | None = None
+        if topic.schema is not None or writing:
+            self._plain = protobuf.protobuf_codec(topic.schema, topic.message, base_dir)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_topic": None}
+
+    @property
+    def _codec(self) -> protobuf.ProtobufCodec:
+        if self._plain is None:
+            self._plain = self._newest()
+        return self._plain
+
+    def _newest(self) -> protobuf.ProtobufCodec:
+        found = descriptors_of(self._client, _newest(self._client, self._topic, PROTOBUF))
+        if found is None:
+            raise DeclarationError(
+                "the registry gives its Protobuf schema as text only, and there is no protoc here to compile it: "
+                "give schema= with a descriptor set or a generated class"
+            )
+        descriptors, file_name = found
+        message = self._topic.message
+        if message is None:
+            file = _file_named(descriptors, file_name)
+            if len(file.message_type) != 1:
+                names = ", ".join(one.name for one in file.message_type)
+                raise DeclarationError(f"message: the registry's schema has {names or 'none'}; say which")
+            message = message_at(descriptors, file_name, [0])
+        return protobuf.codec_of(descriptors, message)
+
+    @property
+    def _reading(self) -> ProtobufReading:
+        return ProtobufReading(self._client, self._codec.descriptors, self._codec.message)
+
+    @property
+    def columns(self) -> StructType:
+        return self._codec.columns
+
+    def parse(self, value: Column) -> Column:
+        return _decode_column(value, self._codec.columns, self._reading)
+
+    def error(self, parsed: Column) -> Column:
+        return self._codec.error(parsed)
+
+    def fields(self, parsed: Column) -> list[Column]:
+        return self._codec.fields(parsed)
+
+    def explain(self, value: bytes) -> str:
+        return _explained(value, self._reading, lambda _: "does not fit the message's types")
+
+    def encode(self, row: Column, columns: StructType) -> Column:
+        return encode_column(
+            row, avro.Make(protobuf.encoder, self._codec.descriptors, self._codec.message, self.register())
+        )
+
+    def register(self) -> bytes:
+        """What stands before each message."""
+        message = self._codec.message
+        subject = subject_of(self._topic.subject, self._topic.name, message)
+        return register_protobuf(self._client, subject, self._codec.descriptors, message)
+
+    def refuse(self, columns: StructType) -> list[str]:
+        return self._codec.refuse(columns)
+
+
+class JsonFramed:
+    """JSON with frames: Spark's parser and writer, and the frame beside them."""
+
+    is_framed = True
+    can_fail_to_write = False
+
+    def __init__(self, client: RegistryClient, topic: Topic, *, writing: bool) -> None:
+        self._client = client
+        self._topic = topic
+        self._plain: JsonCodec | None = None
+        if topic.schema is not None or writing:
+            self._plain = json_codec(topic.schema, writing=writing)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_topic": None}
+
+    @property
+    def _codec(self) -> JsonCodec:
+        if self._plain is None:
+            self._plain = JsonCodec(columns_of(_newest(self._client, self._topic, JSON).text))
+        return self._plain
+
+    @property
+    def columns(self) -> StructType | None:
+        return self._codec.columns
+
+    def parse(self, value: Column) -> Column:
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StringType
+
+        payload = self._codec.parse(F.substring(value, FRAME_BYTES + 1, 2**31 - 1))
+        checking = _FrameErrors(JsonReading(self._client))
+
+        def check(values: Any) -> Any:
+            return checking(values)
+
+        # Only the frames pass through Python.
+        wrong = arrow_udf(check, StringType(), F.substring(value, 1, FRAME_BYTES))
+        return F.struct(payload.alias("data"), wrong.alias("frame"))
+
+    def error(self, parsed: Column) -> Column:
+        from pyspark.sql import functions as F
+
+        return F.coalesce(parsed.getField("frame"), self._codec.error(parsed.getField("data")))
+
+    def fields(self, parsed: Column) -> list[Column]:
+        return self._codec.fields(parsed.getField("data"))
+
+    def explain(self, value: bytes) -> str:
+        return _explained(
+            value, JsonReading(self._client), lambda whole: self._codec.explain(whole[FRAME_BYTES:])
+        )
+
+    def encode(self, row: Column, columns: StructType) -> Column:
+        from pyspark.sql import functions as F
+
+        plain = self._codec.encode(row, columns)
+        framed = F.concat(F.lit(self.register(columns)), plain.getField("value"))
+        return F.struct(framed.alias("value"), plain.getField("error").alias("error"))
+
+    def register(self, columns: StructType) -> bytes:
+        """What stands before each object."""
+        name = record_name(self._topic.name)
+        subject = subject_of(self._topic.subject, self._topic.name, name)
+        return frame(registered(self._client, subject, Schema(JSON, schema_of(columns, name))))
+
+    def refuse(self, columns: StructType) -> list[str]:
+        return self._codec.refuse(columns)
+
+
+class _FrameErrors:
+    """A column of frames as the reasons why they are none; null where they are."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+
+    def __call__(self, values: Any) -> Any:
+        import pyarrow as pa
+
+        heads = values.to_pylist()
+        decode = prepared(heads, self._reading)
+        reasons: dict[bytes | None, str | None] = {None: None}
+        for head in set(heads) - {None}:
+            try:
+                decode(head)
+                reasons[head] = None
+            except Exception as error:  # noqa: BLE001 - the value is what is wrong
+                reasons[head] = str(error)
+        return pa.array([reasons[head] for head in heads], pa.string())

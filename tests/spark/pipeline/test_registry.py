@@ -1,0 +1,144 @@
+"""Pipelines whose values name schemas of a registry, on a real Spark: read, written, set aside, and tried again."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.pipelines import consume, pipeline_of
+from tests.support.spark_world import Broker
+
+from ottla.client.registry.framing import FRAME_BYTES, frame, schema_id
+from ottla.testing import Registry
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("queries")]
+
+OLD: dict[str, Any] = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}
+NEW: dict[str, Any] = {
+    **OLD,
+    "fields": [{"name": "id", "type": "long"}, {"name": "who", "type": "string", "default": "nobody"}],
+}
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with Registry() as made:
+        yield made
+
+
+def avro(number: int, schema: dict[str, Any], row: dict[str, Any]) -> bytes:
+    from fastavro import schemaless_writer
+
+    out = io.BytesIO()
+    out.write(frame(number))
+    schemaless_writer(out, schema, row)
+    return out.getvalue()
+
+
+def reasons(broker: Broker, topic: str) -> dict[int, str]:
+    """Dead letters: where they came from, and why."""
+    found = [dict(record.headers()) for record in consume(broker, topic)]
+    return {int(one["ottla.error.offset"]): one["ottla.error.reason"].decode() for one in found}
+
+
+def test_avro_of_two_writers_is_read_by_the_newest_schema_and_written_with_one_of_its_own(
+    spark: Any, broker: Broker, registry: Registry, tmp_path: Path
+) -> None:
+    from fastavro import schemaless_reader
+
+    source, target, bad = broker.topic(), broker.topic(), broker.topic()
+    first = registry.register(f"{source}-value", OLD)
+    second = registry.register(f"{source}-value", NEW)
+    values = [
+        avro(first, OLD, {"id": 1}),
+        avro(second, NEW, {"id": 2, "who": "ada"}),
+        frame(4711) + b"\x02",
+        b'{"id": 3}',
+    ]
+    broker.produce(source, values)
+    run = pipeline_of(
+        tmp_path,
+        f"""
+        @pipeline.stream(out=topic({target!r}, format="avro", registry={registry.url!r}, key="who"),
+                         dead_letter=topic({bad!r}))
+        def copy(rows=topic({source!r}, format="avro", registry={registry.url!r})):
+            return rows.selectExpr("id * 10 AS id", "who")
+        """,
+    )
+    run(spark, broker)
+    written = consume(broker, target)
+    (number,) = registry.subjects()[f"{target}-value"]
+    assert {schema_id(record.value()) for record in written} == {number}
+    schema = json.loads(registry.schema(number))
+    rows = [schemaless_reader(io.BytesIO(record.value()[FRAME_BYTES:]), schema, None) for record in written]
+    assert sorted(rows, key=str) == [{"id": 10, "who": "nobody"}, {"id": 20, "who": "ada"}]
+    assert sorted(record.key() for record in written) == [b"ada", b"nobody"]
+    assert reasons(broker, bad) == {
+        2: f"the value has schema id 4711, which is unknown to the registry at {registry.url}",
+        3: "the value is not framed: it begins with 0x7b, not with the magic byte 0",
+    }
+
+
+def test_json_in_and_out_and_what_stops_it(
+    spark: Any, broker: Broker, registry: Registry, tmp_path: Path
+) -> None:
+    source, target, bad = broker.topic(), broker.topic(), broker.topic()
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    number = registry.register(f"{source}-value", schema, "JSON")
+    values = [
+        frame(number) + b'{"n": 1}',
+        frame(number) + b'{"n": "x"}',
+        frame(number) + b"{}",
+        frame(99) + b"{}",
+        b"{}",
+    ]
+    broker.produce(source, values)
+    text = f"""
+        @pipeline.stream(out=topic({target!r}, format="json", registry={registry.url!r}){{}})
+        def copy(rows=topic({source!r}, format="json", registry={registry.url!r})):
+            return rows
+        """
+    run = pipeline_of(tmp_path, text.format(f", dead_letter=topic({bad!r})"))
+    run(spark, broker)
+    (record,) = consume(broker, target)
+    (own,) = registry.subjects()[f"{target}-value"]
+    assert record.value() == frame(own) + b'{"n":1}'
+    assert reasons(broker, bad) == {
+        1: "the value field 'n' is \"x\", not bigint",
+        2: "the value field 'n' is missing or null",
+        3: f"the value has schema id 99, which is unknown to the registry at {registry.url}",
+        4: "the value is not framed: a frame has 5 bytes and more, and this is 2",
+    }
+    with pytest.raises(Exception, match=r"at offset 1: the value is not JSON of the schema"):
+        pipeline_of(tmp_path, text.format(""), name="strict")(spark, broker)
+
+
+def test_a_registry_that_is_away_stops_the_query_and_sets_nothing_aside(
+    spark: Any, broker: Broker, registry: Registry, tmp_path: Path
+) -> None:
+    source, target, bad = broker.topic(), broker.topic(), broker.topic()
+    number = registry.register(f"{source}-value", OLD)
+    broker.produce(source, [avro(number, OLD, {"id": 1})])
+    (tmp_path / "order.avsc").write_text(json.dumps(OLD))
+    run = pipeline_of(
+        tmp_path,
+        f"""
+        @pipeline.stream(out=topic({target!r}, partitions=1), dead_letter=topic({bad!r}))
+        def copy(rows=topic({source!r}, format="avro", schema="order.avsc", registry={registry.url!r})):
+            return rows
+        """,
+    )
+    registry.down = True
+    with pytest.raises(Exception, match=r"RegistryUnavailableError: the schema registry cannot be asked for"):
+        run(spark, broker)
+    for query in spark.streams.active:
+        query.stop()
+    assert consume(broker, bad) == []
+    registry.down = False
+    run(spark, broker)
+    assert [json.loads(record.value()) for record in consume(broker, target)] == [{"id": 1}]
+    assert consume(broker, bad) == []
