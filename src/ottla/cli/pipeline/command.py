@@ -222,6 +222,20 @@ def _signal(pid: int, number: int) -> None:
         return  # it ended by itself meanwhile, as the lock shows
 
 
+def _package(args: argparse.Namespace) -> None:
+    from ottla.cli.pipeline.cluster import package
+
+    package(args, state_root(args))
+
+
+_PACKAGE_DETAILS = """\
+Makes an archive of the Python environment (Ottla, PyArrow and what the pipeline imports; PySpark is Spark's own), one
+of the pipeline's file with the modules and schemas beside it, and prints the lines that run them on each kind of
+master. The same content has the same name, and is made once. `ottla pipeline run --master` does this by itself.
+
+  ottla pipeline package clicks.py -b broker:9092
+  ottla pipeline package clicks.py --platform linux-aarch64 --wheels wheels"""
+
 _NEW_DETAILS = "Templates:\n\n" + "\n".join(f"  {name:<12} {what}" for name, what in PIPELINES.items())
 
 _RUN_DETAILS = """\
@@ -297,6 +311,41 @@ COMMAND = Command(
             "check a pipeline's file without running it",
             argument("file", complete="file", help="the pipeline"),
             run=_check,
+        ),
+        Command(
+            "package",
+            "make what a Spark cluster needs to run a pipeline, and print how",
+            argument(
+                "file", complete="file", help="the pipeline: a Python file, or an importable module's name"
+            ),
+            BOOTSTRAP,
+            argument("--name", help="of the pipeline (default: the file's)"),
+            argument(
+                "--output",
+                metavar="DIR",
+                complete="dir",
+                help="where to (default: packages in the state directory)",
+            ),
+            argument(
+                "--platform",
+                metavar="PLATFORM",
+                help="the executors': linux-x86_64 or linux-aarch64 (default: this machine's)",
+            ),
+            argument(
+                "--wheels",
+                metavar="DIR",
+                complete="dir",
+                help="take the environment from these wheels, not from what is installed",
+            ),
+            argument(
+                "--python",
+                metavar="COMMAND",
+                help="the executors' Python, as a path or a name there (default: the one of this version)",
+            ),
+            STATE_DIR,
+            switch("--json", help="manifest and lines as JSON"),
+            run=_package,
+            details=_PACKAGE_DETAILS,
         ),
         Command("list", "the pipelines that have run here, and how they are", STATE_DIR, OUTPUT, run=_list),
         Command(
