@@ -228,6 +228,20 @@ def _package(args: argparse.Namespace) -> None:
     package(args, state_root(args))
 
 
+def _deploy(args: argparse.Namespace) -> None:
+    from ottla.cli.pipeline.cluster import deploy
+
+    deploy(args)
+
+
+_DEPLOY_DETAILS = """\
+A systemd unit runs the file where it is, with this Python. The others run an image that has Spark, Java and Ottla with
+its extra `spark`: a Job in one pod, a SparkApplication with executors. Secrets are named, never given.
+
+  ottla pipeline deploy clicks.py --to systemd --output /etc/ottla
+  ottla pipeline deploy clicks.py --to kubernetes --image IMAGE --checkpoint-dir s3a://bucket/checkpoints
+  ottla pipeline deploy clicks.py --to spark-operator --image IMAGE --secret DB_PASSWORD=db/password"""
+
 _PACKAGE_DETAILS = """\
 Makes an archive of the Python environment (Ottla, PyArrow and what the pipeline imports; PySpark is Spark's own), one
 of the pipeline's file with the modules and schemas beside it, and prints the lines that run them on each kind of
@@ -346,6 +360,49 @@ COMMAND = Command(
             switch("--json", help="manifest and lines as JSON"),
             run=_package,
             details=_PACKAGE_DETAILS,
+        ),
+        Command(
+            "deploy",
+            "write what keeps a pipeline running: a systemd unit or a Kubernetes manifest",
+            argument(
+                "file", complete="file", help="the pipeline: a Python file, or an importable module's name"
+            ),
+            argument(
+                "--to",
+                required=True,
+                choices=("systemd", "kubernetes", "spark-operator"),
+                help="what to write",
+            ),
+            BOOTSTRAP,
+            argument("--name", help="of the pipeline (default: the file's)"),
+            argument("--output", metavar="DIR", complete="dir", default=".", help="where to (default: here)"),
+            argument("--image", help="of the pods: with Spark, Java and Ottla"),
+            argument("--namespace", help="of Kubernetes (default: the one that kubectl uses)"),
+            argument(
+                "--executors", type=int, default=2, metavar="N", help="of a SparkApplication (default: 2)"
+            ),
+            argument("--checkpoint-dir", metavar="URL", help="where Spark keeps the checkpoints"),
+            argument(
+                "--env",
+                action="append",
+                default=[],
+                metavar="NAME=VALUE",
+                help="a parameter (may be given many times)",
+            ),
+            argument(
+                "--secret",
+                action="append",
+                default=[],
+                metavar="NAME=SECRET/KEY",
+                help="a variable whose value is in a Secret of Kubernetes (may be given many times)",
+            ),
+            argument(
+                "--client-secret",
+                metavar="SECRET",
+                help="a Secret of Kubernetes with the client's settings, as client.properties",
+            ),
+            run=_deploy,
+            details=_DEPLOY_DETAILS,
         ),
         Command("list", "the pipelines that have run here, and how they are", STATE_DIR, OUTPUT, run=_list),
         Command(

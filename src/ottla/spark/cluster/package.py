@@ -135,7 +135,7 @@ class Request:
 
 def package(request: Request, output: Path) -> Package:
     """The package of a pipeline, made if it is not there yet."""
-    files = _pipeline_files(request)
+    files = pipeline_files(request)
     environment = environment_of(request, files)
     submit = packed_text(SUBMIT, _SUBMIT.format(name=request.name, path=f"pipeline/{request.file.name}"))
     here = packed_text("environment/bin/python", _script_here(), executable=True)
@@ -204,7 +204,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 # -- the pipeline's files -----------------------------------------------------------------------------------
 
 
-def _pipeline_files(request: Request) -> list[Packed]:
+def pipeline_files(request: Request) -> list[Packed]:
     """The file, what it imports from its own directory and what those import, and the files that it reads."""
     base = request.file.parent
     found: dict[str, Packed] = {}

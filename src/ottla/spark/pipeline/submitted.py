@@ -1,7 +1,8 @@
-"""A pipeline that spark-submit runs: `submit.py` of a package calls `main`, wherever the driver is started.
+"""A pipeline that others start: spark-submit (`submit.py` of a package calls `main`), systemd, a pod of Kubernetes.
 
-The work is the runner's, with the session that spark-submit has prepared: same queries, checkpoints, retries and clean
-end on SIGTERM. What it has to say goes to standard output, since the pod or container that it runs in is all there is.
+The work is the runner's, with the session that spark-submit has prepared, or one of its own where a master is named:
+same queries, checkpoints, retries and clean end on SIGTERM. What it has to say goes to standard output, since the pod
+or journal that it runs in is all there is.
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ def parser() -> argparse.ArgumentParser:
         "--checkpoint-dir", help="where Spark keeps the checkpoints; all executors have to reach it"
     )
     made.add_argument("--state-dir", default=os.environ.get("OTTLA_STATE_DIR") or "state")
-    made.add_argument("--command-config", help="a file with the client's settings")
+    made.add_argument(
+        "--master", help="start Spark with this master; without it, spark-submit has chosen one"
+    )
+    made.add_argument(
+        "--command-config", default=os.environ.get("OTTLA_CONFIG"), help="a file with the client's settings"
+    )
     made.add_argument("--available-now", action="store_true", help="process what is there, then end")
     made.add_argument("--create-topics", action="store_true", help="create topics that are missing")
     return made
@@ -48,21 +54,27 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     name = args.name or pipeline.name
     options = {CONFIG_FILE: str(Path(args.command_config).absolute())} if args.command_config else {}
+    home = state.Home(Path(args.state_dir), name)
     spec = Spec(
         file=str(pipeline.path),
         name=name,
         bootstrap=args.bootstrap_server,
         state_dir=str(Path(args.state_dir).absolute()),
         log="",
-        spark_log="",
+        spark_log=str(home.path / "spark.log"),
+        master=args.master,
         checkpoint_dir=args.checkpoint_dir,
         available_now=args.available_now,
         create_topics=args.create_topics,
         options=options,
-        submitted=True,
+        submitted=args.master is None,
     )
     try:
         return Runner(spec, RunLog(sys.stdout)).run()
     except state.AlreadyRunning as error:
         print(f"ottla: {error}", file=sys.stderr)
         return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
