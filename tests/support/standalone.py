@@ -102,7 +102,8 @@ class Standalone:
 
 
 def clean_environment(**more: str) -> dict[str, str]:
-    """This process's, without what would lead Spark to a Python."""
+    """This process's, without what would lead Spark to a Python, and on loopback."""
     dropped = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME")
     kept = {key: value for key, value in os.environ.items() if key not in dropped}
-    return {**kept, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **more}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {**kept, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1", **more}

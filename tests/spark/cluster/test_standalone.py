@@ -131,7 +131,7 @@ def test_a_shipped_pipeline_by_run_and_by_the_printed_line(
         capture_output=True,
         text=True,
         timeout=COMMAND_TIMEOUT_S,
-        env=clean_environment(SPARK_LOCAL_IP="127.0.0.1", OTTLA_STATE_DIR=str(tmp_path / "other"), **java()),
+        env=clean_environment(OTTLA_STATE_DIR=str(tmp_path / "other"), **java()),
         check=False,
     )
     assert submitted.returncode == 0, f"{submitted.stdout}\n{submitted.stderr[-6000:]}\n{cluster.log_text()}"
