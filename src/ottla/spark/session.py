@@ -100,6 +100,11 @@ def session(
     return _started(_with(builder.master(master).appName(app_name), settings))
 
 
+def submitted_session(app_name: str, conf: Mapping[str, str]) -> SparkSession:
+    """The session of a program that spark-submit started: master, Java and Python are chosen already."""
+    return _with(_builder().appName(app_name), {**_query_settings(), **conf}).getOrCreate()
+
+
 def _with(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession.Builder:
     for name, value in settings.items():
         builder = builder.config(name, value)

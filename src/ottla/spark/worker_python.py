@@ -77,6 +77,14 @@ def is_users_choice(environ: Mapping[str, str]) -> bool:
     return PYSPARK_PYTHON in environ and environ[PYSPARK_PYTHON] not in _offered
 
 
+def users_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """For a process that chooses anew: without what the two above have set, which it would take for the user's."""
+    kept = dict(environ)
+    if not is_users_choice(environ):
+        kept.pop(PYSPARK_PYTHON, None)
+    return kept
+
+
 def python_on_path(environ: Mapping[str, str] | None = None) -> str | None:
     """What Spark starts where PYSPARK_PYTHON is not set."""
     return shutil.which("python3", path=(os.environ if environ is None else environ).get("PATH", os.defpath))

@@ -283,6 +283,34 @@ def _signal(pid: int, number: int) -> None:
         return  # it ended by itself meanwhile, as the lock shows
 
 
+def _package(args: argparse.Namespace) -> None:
+    from ottla.cli.pipeline.cluster import package
+
+    package(args, state_root(args))
+
+
+def _deploy(args: argparse.Namespace) -> None:
+    from ottla.cli.pipeline.cluster import deploy
+
+    deploy(args)
+
+
+_DEPLOY_DETAILS = """\
+A systemd unit runs the file where it is, with this Python. The others run an image that has Spark, Java and Ottla with
+its extra `spark`: a Job in one pod, a SparkApplication with executors. Secrets are named, never given.
+
+  ottla pipeline deploy clicks.py --to systemd --output /etc/ottla
+  ottla pipeline deploy clicks.py --to kubernetes --image IMAGE --checkpoint-dir s3a://bucket/checkpoints
+  ottla pipeline deploy clicks.py --to spark-operator --image IMAGE --secret DB_PASSWORD=db/password"""
+
+_PACKAGE_DETAILS = """\
+Makes an archive of the Python environment (Ottla, PyArrow and what the pipeline imports; PySpark is Spark's own), one
+of the pipeline's file with the modules and schemas beside it, and prints the lines that run them on each kind of
+master. The same content has the same name, and is made once. `ottla pipeline run --master` does this by itself.
+
+  ottla pipeline package clicks.py -b broker:9092
+  ottla pipeline package clicks.py --platform linux-aarch64 --wheels wheels"""
+
 _NEW_DETAILS = "Templates:\n\n" + "\n".join(f"  {name:<12} {what}" for name, what in PIPELINES.items())
 
 _RUN_DETAILS = """\
@@ -383,6 +411,84 @@ COMMAND = Command(
                 help="for people, Graphviz or Markdown",
             ),
             run=_graph,
+        ),
+        Command(
+            "package",
+            "make what a Spark cluster needs to run a pipeline, and print how",
+            argument(
+                "file", complete="file", help="the pipeline: a Python file, or an importable module's name"
+            ),
+            BOOTSTRAP,
+            argument("--name", help="of the pipeline (default: the file's)"),
+            argument(
+                "--output",
+                metavar="DIR",
+                complete="dir",
+                help="where to (default: packages in the state directory)",
+            ),
+            argument(
+                "--platform",
+                metavar="PLATFORM",
+                help="the executors': linux-x86_64 or linux-aarch64 (default: this machine's)",
+            ),
+            argument(
+                "--wheels",
+                metavar="DIR",
+                complete="dir",
+                help="take the environment from these wheels, not from what is installed",
+            ),
+            argument(
+                "--python",
+                metavar="COMMAND",
+                help="the executors' Python, as a path or a name there (default: the one of this version)",
+            ),
+            STATE_DIR,
+            switch("--json", help="manifest and lines as JSON"),
+            run=_package,
+            details=_PACKAGE_DETAILS,
+        ),
+        Command(
+            "deploy",
+            "write what keeps a pipeline running: a systemd unit or a Kubernetes manifest",
+            argument(
+                "file", complete="file", help="the pipeline: a Python file, or an importable module's name"
+            ),
+            argument(
+                "--to",
+                required=True,
+                choices=("systemd", "kubernetes", "spark-operator"),
+                help="what to write",
+            ),
+            BOOTSTRAP,
+            argument("--name", help="of the pipeline (default: the file's)"),
+            argument("--output", metavar="DIR", complete="dir", default=".", help="where to (default: here)"),
+            argument("--image", help="of the pods: with Spark, Java and Ottla"),
+            argument("--namespace", help="of Kubernetes (default: the one that kubectl uses)"),
+            argument(
+                "--executors", type=int, default=2, metavar="N", help="of a SparkApplication (default: 2)"
+            ),
+            argument("--checkpoint-dir", metavar="URL", help="where Spark keeps the checkpoints"),
+            argument(
+                "--env",
+                action="append",
+                default=[],
+                metavar="NAME=VALUE",
+                help="a parameter (may be given many times)",
+            ),
+            argument(
+                "--secret",
+                action="append",
+                default=[],
+                metavar="NAME=SECRET/KEY",
+                help="a variable whose value is in a Secret of Kubernetes (may be given many times)",
+            ),
+            argument(
+                "--client-secret",
+                metavar="SECRET",
+                help="a Secret of Kubernetes with the client's settings, as client.properties",
+            ),
+            run=_deploy,
+            details=_DEPLOY_DETAILS,
         ),
         Command("list", "the pipelines that have run here, and how they are", STATE_DIR, OUTPUT, run=_list),
         Command(

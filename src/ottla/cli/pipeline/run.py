@@ -7,6 +7,7 @@ so a run in the foreground is a run in the background with somebody looking on. 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -220,10 +221,18 @@ def _drop_old_logs(logs: Path) -> None:
 
 def _start(spec: Spec) -> subprocess.Popen[bytes]:
     """The runner, away from this terminal's signals. What it is to do is not for everybody's eyes, as arguments are."""
+    from ottla.spark.worker_python import users_environment
+
     command = [sys.executable, "-m", "ottla.spark.pipeline.runner", spec.name]
+    environment = users_environment(os.environ)
     with open(spec.spark_log, "ab") as noise:
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=noise, stderr=noise, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=noise,
+            stderr=noise,
+            start_new_session=True,
+            env=environment,
         )
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it has ended already, and its log says why

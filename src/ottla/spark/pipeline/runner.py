@@ -36,8 +36,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ottla.client.config import SECRET_KEYS
 from ottla.model.ids import TopicPartition
+from ottla.spark.cluster.environment import PackageError
+from ottla.spark.cluster.package import Package, needs_package, package
+from ottla.spark.cluster.preflight import ExecutorsDiffer, look_around
 from ottla.spark.connection import PREFIX
 from ottla.spark.pipeline import state
+from ottla.spark.pipeline.contents import relative_paths, request_for
 from ottla.spark.pipeline.declare import PipelineError
 from ottla.spark.pipeline.lineage import OpenLineage
 from ottla.spark.pipeline.load import Pipeline, load
@@ -46,7 +50,7 @@ from ottla.spark.pipeline.metrics import MetricsServer, page, parse_address
 from ottla.spark.pipeline.replay import Replay, replayed
 from ottla.spark.pipeline.running import Figures, first_line, plan, start
 from ottla.spark.pipeline.topics import create_topics
-from ottla.spark.session import SparkFailed, session
+from ottla.spark.session import SparkFailed, is_local, session, submitted_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +70,8 @@ STOP_TIMEOUT_S = 30.0
 MAX_SPEC_BYTES = 1 << 20
 # Progress is read every half second: as many micro-batches as there can be until then are kept.
 RECENT = "50"
+# In the state directory, beside the pipelines' own.
+PACKAGES = "packages"
 
 # The pause before a failed query is started again: twice as long each time, up to the last.
 FIRST_DELAY_S = 1.0
@@ -356,6 +362,7 @@ class Spec:
     give_up_after_s: float | None = None  # for ever
     replay: Replay | None = None
     metrics: str | None = None
+    submitted: bool = False  # by spark-submit, which has chosen the master and the settings
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -400,11 +407,13 @@ class Runner:
         self._home = state.Home(Path(spec.state_dir), spec.name)
         self._stop = threading.Event()
         checkpoints = spec.checkpoint_dir or str(self._home.checkpoints)
+        if spec.remote is None and ":" not in checkpoints:
+            checkpoints = os.path.abspath(checkpoints)
         self._run = state.Run(
             name=spec.name,
             file=spec.file,
             bootstrap=spec.bootstrap,
-            spark=spec.remote or spec.master or "local[*]",
+            spark=spec.remote or spec.master or ("spark-submit" if spec.submitted else "local[*]"),
             pid=os.getpid(),
             started_ms=_now_ms(),
             log=spec.log,
@@ -433,6 +442,10 @@ class Runner:
                 problems = self._with_spark()
             except PipelineError as error:
                 problems = [str(problem) for problem in error.problems]
+            except ExecutorsDiffer as error:
+                problems = error.problems
+            except PackageError as error:
+                problems = [str(error)]
             except SparkFailed as error:
                 problems = [f"Spark did not start: {_spark_said(self._spec.spark_log) or error}"]
             except Exception as error:  # noqa: BLE001 - whatever ends a run is reported to whoever watches it
@@ -473,11 +486,11 @@ class Runner:
             pipeline = replayed(pipeline, spec.replay)
         self._nothing_begun = True
         self._log.say(f"starting Spark ({self._run.spark})")
-        conf = {"spark.sql.streaming.numRecentProgressUpdates": RECENT, **spec.conf}
-        if spec.remote is None:
-            conf.setdefault("spark.ui.enabled", "false")
-        spark = session(f"ottla {spec.name}", spec.master, spec.remote, conf, log_file=spec.spark_log)
+        spark, packed = self._session(pipeline)
         try:
+            if spec.submitted or (spec.remote is None and not is_local(spec.master or "local")):
+                for warning in look_around(spark, packed):
+                    self._log.say(warning)
             plans = plan(
                 pipeline,
                 spark,
@@ -525,6 +538,39 @@ class Runner:
             }
             self._lineage.ended(pipeline, self._spec.bootstrap, problems, finished=not self._stop.is_set())
             self._lineage.close()
+
+    def _session(self, pipeline: Pipeline) -> tuple[SparkSession, bool]:
+        """Spark, and whether the executors' Python came with the job."""
+        spec = self._spec
+        conf = {"spark.sql.streaming.numRecentProgressUpdates": RECENT, **spec.conf}
+        if spec.submitted:
+            return submitted_session(f"ottla {spec.name}", conf), True
+        if spec.remote is None:
+            conf.setdefault("spark.ui.enabled", "false")
+        environment = self._packed(pipeline)
+        if environment is None:
+            return session(
+                f"ottla {spec.name}", spec.master, spec.remote, conf, log_file=spec.spark_log
+            ), False
+        conf["spark.archives"] = environment.archives
+        with environment.as_working_directory():
+            return session(f"ottla {spec.name}", spec.master, None, conf, log_file=spec.spark_log), True
+
+    def _packed(self, pipeline: Pipeline) -> Package | None:
+        """The environment for executors elsewhere, unless the user has seen to it."""
+        spec = self._spec
+        if spec.remote is not None or not needs_package(spec.master, spec.conf, os.environ):
+            return None
+        relative = relative_paths(pipeline)
+        if relative:
+            raise PackageError(
+                f"parquet({relative[0]!r}) is relative to a machine: for a cluster say it whole, as a path or URL "
+                "that all executors reach"
+            )
+        self._log.say("packing the Python environment for the executors (once for each version)")
+        made = package(request_for(pipeline), self._home.path.parent / PACKAGES)
+        self._log.say(f"the executors get {made.path}")
+        return made
 
     def _watch(self) -> list[str]:
         """Until it is to stop or no stream is left. A stream that failed for good leaves the others running."""

@@ -1,0 +1,71 @@
+"""What of a pipeline goes to a cluster: its file, the schemas it names, and the extras that its tables need.
+
+Pure, but for looking which schemas are files. The helper modules that the file imports are found by whoever packs it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ottla.spark.cluster.environment import EXTRAS
+from ottla.spark.cluster.package import Request
+from ottla.spark.pipeline.declare import DeclaredPipeline, Delta, Iceberg, Parquet, Topic
+
+MAX_PATH_CHARS = 4096
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+def request_for(
+    pipeline: DeclaredPipeline,
+    *,
+    platform: str | None = None,
+    wheels: Path | None = None,
+    python: str | None = None,
+) -> Request:
+    """What to pack of a pipeline."""
+    ends = list(_ends(pipeline))
+    lake = any(isinstance(end, Delta | Iceberg) for end in ends)
+    return Request(
+        file=pipeline.path,
+        name=pipeline.name,
+        data_files=tuple(dict.fromkeys(_schemas(pipeline.path.parent, ends))),
+        extras=(*EXTRAS, "lake") if lake else EXTRAS,
+        platform=platform,
+        wheels=wheels,
+        python=python,
+    )
+
+
+def relative_paths(pipeline: DeclaredPipeline) -> list[str]:
+    """Directories that are named relative to where the driver is, which is another place for each that runs it."""
+    return sorted(
+        {
+            end.path
+            for end in _ends(pipeline)
+            if isinstance(end, Parquet) and not os.path.isabs(end.path) and not _SCHEME.match(end.path)
+        }
+    )
+
+
+def _ends(pipeline: DeclaredPipeline) -> Iterator[object]:
+    """Everything that is read and written."""
+    for stream in pipeline.streams:
+        yield stream.out
+        yield from (source for _, _, source in pipeline.inputs(stream))
+
+
+def _schemas(base: Path, ends: Sequence[object]) -> Iterator[Path]:
+    """The files that topics name as their schemas."""
+    for end in ends:
+        if isinstance(end, Topic) and isinstance(end.schema, str | os.PathLike):
+            text = os.fspath(end.schema)
+            if (
+                isinstance(text, str)
+                and len(text) < MAX_PATH_CHARS
+                and "\n" not in text
+                and (base / text).is_file()
+            ):
+                yield base / text
