@@ -386,29 +386,31 @@ class TlsOutput(SocketOutput):
 
     def _send(self) -> bool:
         fd, sealed, queue = self._fd, self._sealed, self._queue
+        if self._going_out and not self._send_rest():
+            return False
+        while queue or sealed.pending:
+            if not sealed.pending:
+                self._seal(self._take_piece())
+            data = sealed.read()
+            # Of a socket alone it says to come again; of a file it would be an error amid what is taken already.
+            try:
+                sent = os.write(fd, data)
+            except BlockingIOError:
+                sent = 0
+            if sent < len(data):
+                self._going_out = memoryview(data)[sent:]
+                if not self._send_rest():
+                    return False
+        return True
+
+    def _send_rest(self) -> bool:
+        """True when all of it has gone, False when the socket is full."""
         try:
-            if self._going_out:
-                self._send_rest()
-            while True:
-                if not sealed.pending:
-                    if not queue:
-                        return True
-                    self._seal(self._take_piece())
-                data = sealed.read()
-                try:
-                    sent = os.write(fd, data)
-                except BlockingIOError:
-                    self._going_out = memoryview(data)
-                    raise
-                if sent < len(data):
-                    self._going_out = memoryview(data)[sent:]
-                    self._send_rest()
+            while self._going_out:
+                self._going_out = self._going_out[os.write(self._fd, self._going_out) :]
         except BlockingIOError:
             return False
-
-    def _send_rest(self) -> None:
-        while self._going_out:
-            self._going_out = self._going_out[os.write(self._fd, self._going_out) :]
+        return True
 
     def say_goodbye(self) -> None:
         """That it ends here, and was not cut off: what waits is dropped. Only if that can be said at once."""

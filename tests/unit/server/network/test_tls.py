@@ -592,6 +592,27 @@ def test_a_file_that_cannot_be_read_ends_the_connection(authority: Authority, tm
     os.close(unreadable)
 
 
+def test_a_file_that_would_have_to_be_waited_for_does_not_pass_for_a_full_socket(
+    authority: Authority, file: tuple[int, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was taken before it is gone: to go on later would leave it out."""
+    fd, _ = file
+
+    def not_now(*_: object) -> int:
+        raise BlockingIOError(errno.EAGAIN, "not now")
+
+    def scenario(output: TlsOutput, peer: socket.socket, failures: list[OSError]) -> None:
+        output.write([b"size", FileSlice(fd, 0, 20)])
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "preadv", not_now)
+            output.flush()
+        (error,) = failures
+        assert error.errno == errno.EAGAIN
+        assert not output.blocked
+
+    with_output(authority, scenario)
+
+
 SIZES = (1, 70, 16_384, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES + 5)
 
 
