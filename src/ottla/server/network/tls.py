@@ -131,24 +131,24 @@ class TlsLayer:
 class Records:
     """Where TLS records begin in what comes, and how many have."""
 
-    __slots__ = ("_next", "begun")
+    __slots__ = ("begun", "next")
 
     def __init__(self) -> None:
         self.begun = 0
-        self._next = 0  # so many bytes from here the next one begins
+        self.next = 0  # so many bytes from here the next one begins
 
     def take(self, data: memoryview, most: int) -> int:
         """How much of it is no more than `most` records; what is left begins with a header, or a part of one."""
-        at, end, begun = self._next, len(data), self.begun
+        at, end, begun = self.next, len(data), self.begun
         most += begun
         while at + _RECORD_HEADER_BYTES <= end and begun < most:
             at += _RECORD_HEADER_BYTES + (data[at + 3] << 8 | data[at + 4])
             begun += 1
         self.begun = begun
         if at < end:
-            self._next = 0
+            self.next = 0
             return at
-        self._next = at - end
+        self.next = at - end
         return end
 
 
@@ -264,7 +264,16 @@ class TlsConnection(Connection):
             return
         sealed = self._read_buffer[:nbytes]
         if self._is_established:
-            self._take_in(sealed)
+            records, buffer = self._records, self._read_buffer
+            if (
+                nbytes == _RECORD_HEADER_BYTES + (buffer[3] << 8 | buffer[4])
+                and not records.next
+                and not self._held_back
+            ):
+                records.begun += 1  # one whole record, as nearly always
+                self._received.write(sealed)
+            else:
+                self._take_in(sealed)
             self._decrypt()
             return
         if not self._has_begun and sealed[0] != _HANDSHAKE_RECORD:
@@ -316,8 +325,10 @@ class TlsConnection(Connection):
         ended = False
         while not self._reading_paused and not self._closing:
             # Without bytes there is nothing to ask for, and no exception to be paid for.
-            if not (received.pending or self._has_rest) and not self._take_more():
-                break
+            if not received.pending and not self._has_rest:
+                is_done = self._with_content == self._records.begun and not self._held_back
+                if is_done or not self._take_more():
+                    break
             room = Connection.get_buffer(self, -1)
             size, filled = len(room), 0
             try:
@@ -390,7 +401,9 @@ class TlsOutput(SocketOutput):
             return False
         while queue or sealed.pending:
             if not sealed.pending:
-                self._seal(self._take_piece())
+                piece = self._take_piece()
+                size = self._tls.write(piece)  # in as many records as it takes
+                assert size == len(piece), "what is written to memory does not have to wait"
             data = sealed.read()
             # Of a socket alone it says to come again; of a file it would be an error amid what is taken already.
             try:
@@ -455,8 +468,3 @@ class TlsOutput(SocketOutput):
                     queue[0] = view[count:]
                 filled += count
         return piece[:filled]
-
-    def _seal(self, piece: bytes | bytearray | memoryview) -> None:
-        """In as many records as it takes."""
-        size = self._tls.write(piece)
-        assert size == len(piece), "what is written to memory does not have to wait"

@@ -324,6 +324,54 @@ def test_records_are_found_in_whatever_pieces_they_come(size: int) -> None:
         assert taken == data
 
 
+def comes(connection: TlsConnection, data: bytes) -> None:
+    """As if it had been read at once."""
+    connection.get_buffer(-1)[: len(data)] = data
+    connection.buffer_updated(len(data))
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 4, 5, 6, 30, 60, 1000])
+def test_requests_are_served_in_whatever_pieces_their_records_come(
+    authority: Authority, tmp_path: Path, size: int
+) -> None:
+    """0: each record by itself."""
+
+    async def scenario(server: Server, keys: NewKeys, streams: Any) -> None:
+        (connection,) = server.connections
+        assert isinstance(connection, TlsConnection)
+        contents = [FRAME, FRAME, FRAME[:1], FRAME[1:], FRAME * 3, b"", FRAME[:7], b"", FRAME[7:], FRAME]
+        sent = [keys.record(each, 23) if each else keys.ask() for each in contents]
+        data = b"".join(sent)
+        for piece in [data[at : at + size] for at in range(0, len(data), size)] if size else sent:
+            comes(connection, piece)
+        wanted = b"".join(contents)
+        assert await streams[0].readexactly(len(wanted)) == wanted
+        assert connection._records.begun == len(sent)
+        assert connection.is_open
+
+    asks_for_new_keys(authority, tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("first", "left"),
+    [
+        (b"\x17\x03\x03\x00\x64" + b"x" * 20, 70),  # its beginning
+        (b"\x17\x03\x03", 92),  # a part of its header
+    ],
+)
+def test_the_midst_of_a_record_that_looks_like_one_is_none(
+    authority: Authority, tmp_path: Path, first: bytes, left: int
+) -> None:
+    async def scenario(server: Server, keys: NewKeys, streams: Any) -> None:
+        (connection,) = server.connections
+        assert isinstance(connection, TlsConnection)
+        comes(connection, first)
+        comes(connection, b"\x00\x64x\x00\x05xxxxx")
+        assert (connection._records.begun, connection._records.next) == (1, left)
+
+    asks_for_new_keys(authority, tmp_path, scenario)
+
+
 def test_new_keys_may_be_asked_for(authority: Authority, tmp_path: Path) -> None:
     async def scenario(server: Server, keys: NewKeys, streams: Any) -> None:
         reader, writer = streams
@@ -331,6 +379,19 @@ def test_new_keys_may_be_asked_for(authority: Authority, tmp_path: Path) -> None
             asked = b"".join(keys.ask() for _ in range(5))
             await send_raw(writer, asked + keys.record(FRAME, 23))
             assert await reader.readexactly(len(FRAME)) == FRAME
+
+    asks_for_new_keys(authority, tmp_path, scenario)
+
+
+def test_who_asks_for_new_keys_one_by_one_is_closed_too(authority: Authority, tmp_path: Path) -> None:
+    async def scenario(server: Server, keys: NewKeys, streams: Any) -> None:
+        (connection,) = server.connections
+        assert isinstance(connection, TlsConnection)
+        for _ in range(tls.MAX_EMPTY_RECORDS):
+            comes(connection, keys.ask())
+        assert connection.is_open
+        comes(connection, keys.ask())
+        assert not connection.is_open
 
     asks_for_new_keys(authority, tmp_path, scenario)
 
