@@ -402,6 +402,8 @@ class TlsOutput(SocketOutput):
         while queue or sealed.pending:
             if not sealed.pending:
                 piece = self._take_piece()
+                if not piece:  # an empty slice
+                    continue
                 size = self._tls.write(piece)  # in as many records as it takes
                 assert size == len(piece), "what is written to memory does not have to wait"
             data = sealed.read()

@@ -613,6 +613,20 @@ def test_small_answers_that_leave_together_are_one_record(authority: Authority) 
     with_output(authority, scenario)
 
 
+def test_an_empty_slice_is_no_record(authority: Authority, file: tuple[int, bytes]) -> None:
+    fd, _ = file
+
+    def scenario(output: TlsOutput, peer: socket.socket, failures: list[OSError]) -> None:
+        output.write([FileSlice(fd, 0, 0)])
+        output.flush()
+        output.write([b"size", FileSlice(fd, 0, 0), b"tail"])
+        output.flush()
+        assert len(records_in(peer.recv(100_000))) == 1
+        assert not failures
+
+    with_output(authority, scenario)
+
+
 def test_who_does_not_read_holds_a_piece_in_memory(authority: Authority, file: tuple[int, bytes]) -> None:
     fd, data = file
 
