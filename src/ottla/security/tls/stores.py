@@ -325,7 +325,10 @@ def _pem_key(fault: _Fault, text: str, password: str | None) -> tuple[bytes, str
             read_one(data).parts(1)
             return pem(data, label), None
         key = _decrypted_key(data, password or "", Budget())
-        read_one(key).parts(3)
+        try:
+            read_one(key).parts(3)
+        except DerError:  # one in some hundred wrong passwords gives something that looks decrypted
+            raise WrongPassword from None
     except Unsupported:
         return pem(data, label), password
     except WrongPassword:

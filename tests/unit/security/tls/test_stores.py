@@ -234,6 +234,19 @@ def test_encrypted_pem(stores: Stores, pem_file: Path, how: tuple[str, ...]) -> 
     refused("ssl.key.password is not set", key_store, pem_file, password=None)
 
 
+def test_a_wrong_password_that_decrypts_by_chance_is_called_one(
+    pem_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "_decrypted_key", lambda *_: b"\x30\x03no key")
+    text = (
+        pem_file.read_text()
+        .replace("BEGIN PRI", "BEGIN ENCRYPTED PRI")
+        .replace("END PRI", "END ENCRYPTED PRI")
+    )
+    pem_file.write_text(text)
+    refused("ssl.key.password does not open", key_store, pem_file, password=None, key_password="wrong-secret")
+
+
 def openssl(*words: str | Path) -> bytes:
     return subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, timeout=120).stdout
 
