@@ -255,11 +255,11 @@ class Sending:
                 raise _ended_early(self.end - self.position)
             self.position += sent
 
-    def read(self, size: int) -> bytes:
-        """So many bytes of it, or what is left; the position moves on."""
-        wanted = min(size, self.end - self.position)
-        data = os.pread(self.slice.fd, wanted, self.position)
-        if len(data) < wanted:
-            raise _ended_early(self.end - self.position - len(data))
+    def read_into(self, room: memoryview) -> int:
+        """As much of it as there is room for, or what is left; how much it was, and the position moves on."""
+        wanted = min(len(room), self.end - self.position)
+        got = os.preadv(self.slice.fd, [room[:wanted]], self.position)
+        if got < wanted:
+            raise _ended_early(self.end - self.position - got)
         self.position += wanted
-        return data
+        return wanted

@@ -44,7 +44,7 @@ from ottla.server.network.connection import (
 )
 from ottla.server.network.frame_pool import GIANT_BUDGET_BYTES, ORDINARY_BUDGET_BYTES, FramePool
 from ottla.server.network.output import Answer
-from ottla.server.network.tls import SEALED_BUFFER_BYTES, Handshakes, TlsConnection, TlsLayer
+from ottla.server.network.tls import Handshakes, TlsBuffers, TlsConnection, TlsLayer
 from ottla.storage.files import open_files
 
 if TYPE_CHECKING:
@@ -452,11 +452,6 @@ def shared_buffer() -> memoryview:
     return memoryview(bytearray(SHARED_BUFFER_BYTES))
 
 
-def sealed_buffer() -> memoryview:
-    """The same for what is still to be decrypted."""
-    return memoryview(bytearray(SEALED_BUFFER_BYTES))
-
-
 class SocketServer:
     """All listening sockets of a node and the connections they have accepted."""
 
@@ -475,7 +470,7 @@ class SocketServer:
         self._scram_users = scram_users
         self.audit = audit
         self._shared = shared_buffer()
-        self._sealed: memoryview | None = None
+        self._tls_buffers: TlsBuffers | None = None
         self._handshakes: Handshakes | None = None
         self.connections = Connections(limits_of(config), pool_of(config), monotonic)
         self._hosts: dict[str, Acceptor] = {}
@@ -530,15 +525,15 @@ class SocketServer:
         return None if builder is None else Principals(builder, listener.name, listener.security_protocol)
 
     async def _tls(self, listener: ListenerConfig, principals: Principals | None) -> TlsLayer:
-        if self._sealed is None or self._handshakes is None:
-            self._sealed = sealed_buffer()
+        if self._tls_buffers is None or self._handshakes is None:
+            self._tls_buffers = TlsBuffers()
             self._handshakes = Handshakes(asyncio.get_running_loop())
         from ottla.server.network.channel_builders import ListenerTls
 
         # Stores are files, and keys may take long to be had from their passwords.
         identity = await asyncio.to_thread(ListenerTls, self._config, listener.name)
         self._identities[listener.name] = identity
-        return TlsLayer(identity, self._handshakes, self._sealed, principals)
+        return TlsLayer(identity, self._handshakes, self._tls_buffers, principals)
 
     async def _sasl(self, listener: ListenerConfig) -> SaslListener:
         from ottla.server.network.channel_builders import ListenerSasl

@@ -34,9 +34,9 @@ from ottla.server.network.output import IN_MEMORY, Output, Sending, SocketOutput
 
 # What is read at once, of all connections: some records of 16 KB.
 SEALED_BUFFER_BYTES: Final = 256 * 1024
-# What is encrypted at once, and so what a peer that does not read holds: eight records. Less costs more calls, more
-# is not in the processor's cache any more when it is sent (measured).
-PIECE_BYTES: Final = 128 * 1024
+# What is encrypted at once, and so what a peer that does not read holds: six records. Less costs more calls; of more,
+# the beginning is out of the cache when it is sent, and the allocator may give the memory back each time (measured).
+PIECE_BYTES: Final = 96 * 1024
 # How long a handshake may take, and so for how long a connection without one is kept.
 HANDSHAKE_S: Final = 10.0
 # Whoever comes when so many steps wait for a thread is refused: they would be late.
@@ -105,14 +105,25 @@ class Handshakes:
         then(failed)
 
 
+class TlsBuffers:
+    """What connections of one loop share, because a step with one of them is over before the next begins."""
+
+    __slots__ = ("piece", "sealed")
+
+    def __init__(self) -> None:
+        # What was read, and is still to be decrypted.
+        self.sealed = memoryview(bytearray(SEALED_BUFFER_BYTES))
+        # What is put together to be encrypted next.
+        self.piece = memoryview(bytearray(PIECE_BYTES))
+
+
 @dataclass(frozen=True, slots=True)
 class TlsLayer:
     """What connections with TLS need of their listener, on top."""
 
     identity: TlsIdentity
     handshakes: Handshakes
-    # The read buffer that all connections of one loop share, of what is still to be decrypted.
-    sealed: memoryview
+    buffers: TlsBuffers
     # Where somebody else says who a client is.
     principals: Principals | None = None
 
@@ -120,24 +131,24 @@ class TlsLayer:
 class Records:
     """Where TLS records begin in what comes, and how many have."""
 
-    __slots__ = ("_next", "begun")
+    __slots__ = ("begun", "next")
 
     def __init__(self) -> None:
         self.begun = 0
-        self._next = 0  # so many bytes from here the next one begins
+        self.next = 0  # so many bytes from here the next one begins
 
     def take(self, data: memoryview, most: int) -> int:
         """How much of it is no more than `most` records; what is left begins with a header, or a part of one."""
-        at, end, begun = self._next, len(data), self.begun
+        at, end, begun = self.next, len(data), self.begun
         most += begun
         while at + _RECORD_HEADER_BYTES <= end and begun < most:
             at += _RECORD_HEADER_BYTES + (data[at + 3] << 8 | data[at + 4])
             begun += 1
         self.begun = begun
         if at < end:
-            self._next = 0
+            self.next = 0
             return at
-        self._next = at - end
+        self.next = at - end
         return end
 
 
@@ -147,6 +158,7 @@ class TlsConnection(Connection):
     def __init__(self, host: Host, layer: TlsLayer) -> None:
         super().__init__(host)
         self._layer = layer
+        self._read_buffer = layer.buffers.sealed
         self._received = ssl.MemoryBIO()
         self._sealed = ssl.MemoryBIO()
         self._tls = layer.identity.context.wrap_bio(self._received, self._sealed, server_side=True)
@@ -164,7 +176,10 @@ class TlsConnection(Connection):
     def _make_output(self, sock: socket.socket) -> Output:
         if self._layer.handshakes.is_full:
             self.close("too many TLS handshakes wait")
-        return TlsOutput(self.host.loop, sock, self._tls, self._sealed, self._drained, self._send_failed)
+        return TlsOutput(
+            *(self.host.loop, sock, self._tls, self._sealed, self._layer.buffers.piece),
+            *(self._drained, self._send_failed),
+        )
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._is_established:
@@ -242,16 +257,25 @@ class TlsConnection(Connection):
     # ---- reading ------------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._layer.sealed
+        return self._read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         if self._closing:
             return
+        sealed = self._read_buffer[:nbytes]
         if self._is_established:
-            self._take_in(self._layer.sealed[:nbytes])
+            records, buffer = self._records, self._read_buffer
+            if (
+                nbytes == _RECORD_HEADER_BYTES + (buffer[3] << 8 | buffer[4])
+                and not records.next
+                and not self._held_back
+            ):
+                records.begun += 1  # one whole record, as nearly always
+                self._received.write(sealed)
+            else:
+                self._take_in(sealed)
             self._decrypt()
             return
-        sealed = self._layer.sealed[:nbytes]
         if not self._has_begun and sealed[0] != _HANDSHAKE_RECORD:
             self._refuse(bytes(sealed[:4]))
             return
@@ -301,8 +325,10 @@ class TlsConnection(Connection):
         ended = False
         while not self._reading_paused and not self._closing:
             # Without bytes there is nothing to ask for, and no exception to be paid for.
-            if not (received.pending or self._has_rest) and not self._take_more():
-                break
+            if not received.pending and not self._has_rest:
+                is_done = self._with_content == self._records.begun and not self._held_back
+                if is_done or not self._take_more():
+                    break
             room = Connection.get_buffer(self, -1)
             size, filled = len(room), 0
             try:
@@ -359,36 +385,47 @@ class TlsOutput(SocketOutput):
         sock: socket.socket,
         tls: ssl.SSLObject,
         sealed: ssl.MemoryBIO,
+        piece: memoryview,
         on_drained: Callable[[], None],
         on_error: Callable[[OSError], None],
     ) -> None:
         super().__init__(loop, sock, on_drained, on_error)
         self._tls = tls
         self._sealed = sealed
-        self._going_out = memoryview(b"")  # what the socket has not taken of it
+        self._piece = piece
+        self._going_out = _NOTHING  # what the socket has not taken of it
 
     def _send(self) -> bool:
         fd, sealed, queue = self._fd, self._sealed, self._queue
-        try:
-            if self._going_out:
-                self._send_rest()
-            while True:
-                if not sealed.pending:
-                    if not queue:
-                        return True
-                    self._seal(self._take_piece())
-                data = sealed.read()
-                self._going_out = memoryview(data)
+        if self._going_out and not self._send_rest():
+            return False
+        while queue or sealed.pending:
+            if not sealed.pending:
+                piece = self._take_piece()
+                if not piece:  # an empty slice
+                    continue
+                size = self._tls.write(piece)  # in as many records as it takes
+                assert size == len(piece), "what is written to memory does not have to wait"
+            data = sealed.read()
+            # Of a socket alone it says to come again; of a file it would be an error amid what is taken already.
+            try:
                 sent = os.write(fd, data)
-                self._going_out = self._going_out[sent:]
-                if sent < len(data):
-                    self._send_rest()
+            except BlockingIOError:
+                sent = 0
+            if sent < len(data):
+                self._going_out = memoryview(data)[sent:]
+                if not self._send_rest():
+                    return False
+        return True
+
+    def _send_rest(self) -> bool:
+        """True when all of it has gone, False when the socket is full."""
+        try:
+            while self._going_out:
+                self._going_out = self._going_out[os.write(self._fd, self._going_out) :]
         except BlockingIOError:
             return False
-
-    def _send_rest(self) -> None:
-        while self._going_out:
-            self._going_out = self._going_out[os.write(self._fd, self._going_out) :]
+        return True
 
     def say_goodbye(self) -> None:
         """That it ends here, and was not cut off: what waits is dropped. Only if that can be said at once."""
@@ -402,30 +439,34 @@ class TlsOutput(SocketOutput):
                 os.write(self._fd, self._sealed.read())
 
     def _take_piece(self) -> bytes | bytearray | memoryview:
-        """What goes out next: as much as there is, up to a piece."""
-        queue = self._queue
-        taken: list[bytes | bytearray | memoryview] = []
-        room = PIECE_BYTES
-        while queue and room:
+        """What goes out next: as much as there is, up to a piece. What is in memory and alone stays where it is."""
+        queue, piece = self._queue, self._piece
+        head = queue[0]
+        if isinstance(head, IN_MEMORY):
+            if len(head) > PIECE_BYTES:
+                view = memoryview(head)
+                queue[0] = view[PIECE_BYTES:]
+                return view[:PIECE_BYTES]
+            if len(queue) == 1:
+                queue.popleft()
+                return head
+        filled = 0
+        while queue and filled < PIECE_BYTES:
             head = queue[0]
             if isinstance(head, Sending):
-                data: bytes | bytearray | memoryview = head.read(room)
-                is_all = head.position == head.end
+                filled += head.read_into(piece[filled:PIECE_BYTES])
+                if head.position == head.end:
+                    queue.popleft()
             else:
                 assert isinstance(head, IN_MEMORY), "no slice is read whole here"
-                is_all = len(head) <= room
-                data = head if is_all else memoryview(head)[:room]
-                if not is_all:
-                    queue[0] = memoryview(head)[room:]
-            if is_all:
-                queue.popleft()
-            taken.append(data)
-            room -= len(data)
-        return taken[0] if len(taken) == 1 else b"".join(taken)
-
-    def _seal(self, piece: bytes | bytearray | memoryview) -> None:
-        """A call makes one record of it at most."""
-        write, view = self._tls.write, memoryview(piece)
-        size, sealed = len(piece), 0
-        while sealed < size:
-            sealed += write(view[sealed:] if sealed else piece)
+                count = len(head)
+                if count <= PIECE_BYTES - filled:
+                    piece[filled : filled + count] = head
+                    queue.popleft()
+                else:
+                    count = PIECE_BYTES - filled
+                    view = memoryview(head)
+                    piece[filled:PIECE_BYTES] = view[:count]
+                    queue[0] = view[count:]
+                filled += count
+        return piece[:filled]

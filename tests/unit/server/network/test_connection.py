@@ -28,10 +28,9 @@ from ottla.server.network.socket_server import (
     Acceptor,
     ConnectionLimits,
     Connections,
-    sealed_buffer,
     shared_buffer,
 )
-from ottla.server.network.tls import Handshakes, TlsLayer
+from ottla.server.network.tls import Handshakes, TlsBuffers, TlsLayer
 
 Handler = Callable[[bytes], Answer]
 
@@ -99,7 +98,7 @@ def authority_and_server() -> tuple[Authority, Identity]:
 
 def tls_layer(loop: asyncio.AbstractEventLoop) -> TlsLayer:
     authority, identity = authority_and_server()
-    return TlsLayer(FixedIdentity(authority.server_context(identity)), Handshakes(loop), sealed_buffer())
+    return TlsLayer(FixedIdentity(authority.server_context(identity)), Handshakes(loop), TlsBuffers())
 
 
 @asynccontextmanager

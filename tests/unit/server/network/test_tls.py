@@ -1,9 +1,12 @@
 """What TLS adds to a connection: handshakes, who the client is, and clients that do not do it right."""
 
 import asyncio
+import errno
 import hmac
+import itertools
 import logging
 import os
+import random
 import re
 import socket
 import ssl
@@ -21,15 +24,22 @@ from ottla.security.principal import ANONYMOUS, KafkaPrincipal
 from ottla.server.network import tls
 from ottla.server.network.connection import Connection, Listener
 from ottla.server.network.frame_pool import FramePool
-from ottla.server.network.output import Answer
+from ottla.server.network.output import Answer, Reply
 from ottla.server.network.socket_server import (
     Acceptor,
     ConnectionLimits,
     Connections,
-    sealed_buffer,
     shared_buffer,
 )
-from ottla.server.network.tls import HANDSHAKE_S, PIECE_BYTES, Handshakes, TlsConnection, TlsLayer, TlsOutput
+from ottla.server.network.tls import (
+    HANDSHAKE_S,
+    PIECE_BYTES,
+    Handshakes,
+    TlsBuffers,
+    TlsConnection,
+    TlsLayer,
+    TlsOutput,
+)
 
 FRAME = b"\x00\x00\x00\x08request."
 RECORD_HEADER_BYTES = 5
@@ -66,7 +76,7 @@ class Server:
         self.host = Acceptor(
             *("TEST", Listener.BROKER, dispatch, self.connections),
             *(shared_buffer(), 1_000_000, loop.time),
-            tls=TlsLayer(FixedIdentity(context), self.handshakes, sealed_buffer()) if context else None,
+            tls=TlsLayer(FixedIdentity(context), self.handshakes, TlsBuffers()) if context else None,
         )
 
     async def connect(
@@ -314,6 +324,54 @@ def test_records_are_found_in_whatever_pieces_they_come(size: int) -> None:
         assert taken == data
 
 
+def comes(connection: TlsConnection, data: bytes) -> None:
+    """As if it had been read at once."""
+    connection.get_buffer(-1)[: len(data)] = data
+    connection.buffer_updated(len(data))
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 4, 5, 6, 30, 60, 1000])
+def test_requests_are_served_in_whatever_pieces_their_records_come(
+    authority: Authority, tmp_path: Path, size: int
+) -> None:
+    """0: each record by itself."""
+
+    async def scenario(server: Server, keys: NewKeys, streams: Any) -> None:
+        (connection,) = server.connections
+        assert isinstance(connection, TlsConnection)
+        contents = [FRAME, FRAME, FRAME[:1], FRAME[1:], FRAME * 3, b"", FRAME[:7], b"", FRAME[7:], FRAME]
+        sent = [keys.record(each, 23) if each else keys.ask() for each in contents]
+        data = b"".join(sent)
+        for piece in [data[at : at + size] for at in range(0, len(data), size)] if size else sent:
+            comes(connection, piece)
+        wanted = b"".join(contents)
+        assert await streams[0].readexactly(len(wanted)) == wanted
+        assert connection._records.begun == len(sent)
+        assert connection.is_open
+
+    asks_for_new_keys(authority, tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("first", "left"),
+    [
+        (b"\x17\x03\x03\x00\x64" + b"x" * 20, 70),  # its beginning
+        (b"\x17\x03\x03", 92),  # a part of its header
+    ],
+)
+def test_the_midst_of_a_record_that_looks_like_one_is_none(
+    authority: Authority, tmp_path: Path, first: bytes, left: int
+) -> None:
+    async def scenario(server: Server, keys: NewKeys, streams: Any) -> None:
+        (connection,) = server.connections
+        assert isinstance(connection, TlsConnection)
+        comes(connection, first)
+        comes(connection, b"\x00\x64x\x00\x05xxxxx")
+        assert (connection._records.begun, connection._records.next) == (1, left)
+
+    asks_for_new_keys(authority, tmp_path, scenario)
+
+
 def test_new_keys_may_be_asked_for(authority: Authority, tmp_path: Path) -> None:
     async def scenario(server: Server, keys: NewKeys, streams: Any) -> None:
         reader, writer = streams
@@ -321,6 +379,19 @@ def test_new_keys_may_be_asked_for(authority: Authority, tmp_path: Path) -> None
             asked = b"".join(keys.ask() for _ in range(5))
             await send_raw(writer, asked + keys.record(FRAME, 23))
             assert await reader.readexactly(len(FRAME)) == FRAME
+
+    asks_for_new_keys(authority, tmp_path, scenario)
+
+
+def test_who_asks_for_new_keys_one_by_one_is_closed_too(authority: Authority, tmp_path: Path) -> None:
+    async def scenario(server: Server, keys: NewKeys, streams: Any) -> None:
+        (connection,) = server.connections
+        assert isinstance(connection, TlsConnection)
+        for _ in range(tls.MAX_EMPTY_RECORDS):
+            comes(connection, keys.ask())
+        assert connection.is_open
+        comes(connection, keys.ask())
+        assert not connection.is_open
 
     asks_for_new_keys(authority, tmp_path, scenario)
 
@@ -459,9 +530,9 @@ def test_slices_of_files_come_whole_and_in_order(authority: Authority, file: tup
 
 def handshaken(authority: Authority) -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.SSLObject, ssl.MemoryBIO]:
     """A server's half, what it has to send, a client's half, and what that has received."""
-    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
-    server = authority.server_context(authority.issue()).wrap_bio(to_server, to_client, server_side=True)
-    client = authority.client_context().wrap_bio(to_client, to_server, server_hostname="localhost")
+    sealed, received, to_server = ssl.MemoryBIO(), ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = authority.server_context(authority.issue()).wrap_bio(to_server, sealed, server_side=True)
+    client = authority.client_context().wrap_bio(received, to_server, server_hostname="localhost")
     halves = [client, server]
     while halves:
         for half in list(halves):
@@ -470,25 +541,50 @@ def handshaken(authority: Authority) -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.
                 halves.remove(half)
             except ssl.SSLWantReadError:
                 pass
+            received.write(sealed.read())
     with pytest.raises(ssl.SSLWantReadError):
         client.read(1)  # it takes its tickets
-    return server, to_client, client, to_client
+    return server, sealed, client, received
+
+
+class Sender:
+    """An output with TLS, and who decrypts what it sends."""
+
+    def __init__(self, authority: Authority, piece: memoryview) -> None:
+        server, sealed, self._client, self._received = handshaken(authority)
+        self.failures: list[OSError] = []
+        self._ours, self.peer = socket.socketpair()
+        self._ours.setblocking(False)
+        self.peer.settimeout(30)  # what does not come any more
+        self.output = TlsOutput(
+            *(asyncio.get_running_loop(), self._ours, server, sealed, piece),
+            *(lambda: None, self.failures.append),
+        )
+
+    def receive(self, size: int) -> bytes:
+        """What is in at most `size` bytes of what was sent."""
+        self._received.write(self.peer.recv(size))
+        found = b""
+        with suppress(ssl.SSLWantReadError):
+            while True:
+                found += self._client.read(100_000)
+        return found
+
+    def close(self) -> None:
+        self.output.close()
+        self._ours.close()
+        self.peer.close()
 
 
 def with_output(
     authority: Authority, scenario: Callable[[TlsOutput, socket.socket, list[OSError]], None]
 ) -> None:
     async def work() -> None:
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        server, sealed, *_ = handshaken(authority)
-        failures: list[OSError] = []
-        output = TlsOutput(asyncio.get_running_loop(), ours, server, sealed, lambda: None, failures.append)
-        with ours, theirs:
-            try:
-                scenario(output, theirs, failures)
-            finally:
-                output.close()
+        sender = Sender(authority, TlsBuffers().piece)
+        try:
+            scenario(sender.output, sender.peer, sender.failures)
+        finally:
+            sender.close()
 
     asyncio.run(work())
 
@@ -513,6 +609,20 @@ def test_small_answers_that_leave_together_are_one_record(authority: Authority) 
         output.write(FRAME)
         output.flush()
         assert len(records_in(peer.recv(100_000))) == 1
+
+    with_output(authority, scenario)
+
+
+def test_an_empty_slice_is_no_record(authority: Authority, file: tuple[int, bytes]) -> None:
+    fd, _ = file
+
+    def scenario(output: TlsOutput, peer: socket.socket, failures: list[OSError]) -> None:
+        output.write([FileSlice(fd, 0, 0)])
+        output.flush()
+        output.write([b"size", FileSlice(fd, 0, 0), b"tail"])
+        output.flush()
+        assert len(records_in(peer.recv(100_000))) == 1
+        assert not failures
 
     with_output(authority, scenario)
 
@@ -542,3 +652,85 @@ def test_a_file_that_ends_early_ends_the_connection(authority: Authority, file: 
         assert isinstance(error, ConnectionAbortedError)
 
     with_output(authority, scenario)
+
+
+def test_a_file_that_cannot_be_read_ends_the_connection(authority: Authority, tmp_path: Path) -> None:
+    unreadable = os.open(tmp_path / "0.log", os.O_WRONLY | os.O_CREAT)
+
+    def scenario(output: TlsOutput, peer: socket.socket, failures: list[OSError]) -> None:
+        output.write([b"size", FileSlice(unreadable, 0, 20)])
+        output.flush()
+        (error,) = failures
+        assert error.errno == errno.EBADF
+
+    with_output(authority, scenario)
+    os.close(unreadable)
+
+
+def test_a_file_that_would_have_to_be_waited_for_does_not_pass_for_a_full_socket(
+    authority: Authority, file: tuple[int, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was taken before it is gone: to go on later would leave it out."""
+    fd, _ = file
+
+    def not_now(*_: object) -> int:
+        raise BlockingIOError(errno.EAGAIN, "not now")
+
+    def scenario(output: TlsOutput, peer: socket.socket, failures: list[OSError]) -> None:
+        output.write([b"size", FileSlice(fd, 0, 20)])
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "preadv", not_now)
+            output.flush()
+        (error,) = failures
+        assert error.errno == errno.EAGAIN
+        assert not output.blocked
+
+    with_output(authority, scenario)
+
+
+SIZES = (1, 70, 16_384, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES + 5)
+
+
+@pytest.mark.parametrize("taken_at_once", [1_000, 50_000, 10_000_000])
+def test_answers_of_all_sizes_arrive_as_they_are_however_they_are_taken(
+    authority: Authority, file: tuple[int, bytes], taken_at_once: int
+) -> None:
+    """Of two peers in turn, who are often blocked, from one buffer: neither gets what is the other's."""
+    fd, data = file
+    replies: list[tuple[Reply, bytes]] = []
+    for at, (first, second) in enumerate(itertools.product(SIZES, SIZES)):
+        head, tail = data[at : at + first], data[at : at + second]
+        replies.append((head, head))
+        replies.append((bytearray(tail), tail))
+        replies.append(([head, FileSlice(fd, at, second), b""], head + tail))
+        replies.append(([FileSlice(fd, at, first), tail], head + tail))
+    random.Random(7).shuffle(replies)
+    if taken_at_once < 10_000:
+        del replies[30:]
+
+    async def work() -> None:
+        piece = TlsBuffers().piece
+        senders = [Sender(authority, piece), Sender(authority, piece)]
+        was_blocked = False
+        for mine in (replies[0::2], replies[1::2]):
+            waiting = [list(mine), list(reversed(mine))]
+            wanted = [b"".join(body for _, body in replies) for replies in waiting]
+            found = [bytearray(), bytearray()]
+            while wanted != found:
+                for sender, has, got, want in zip(senders, waiting, found, wanted, strict=True):
+                    for _ in range(3):
+                        if has and not sender.output.blocked:
+                            sender.output.write(has.pop(0)[0])
+                    sender.output.flush()
+                    was_blocked |= sender.output.blocked
+                    if len(got) < len(want):
+                        got += sender.receive(taken_at_once)
+                    if sender.output.blocked:
+                        sender.output._on_writable()
+                assert all(want.startswith(got) for want, got in zip(wanted, found, strict=True))
+        assert was_blocked
+        for sender in senders:
+            assert not sender.failures
+            sender.close()
+
+    asyncio.run(work())
