@@ -404,8 +404,9 @@ class TlsOutput(SocketOutput):
                 piece = self._take_piece()
                 if not piece:  # an empty slice
                     continue
-                size = self._tls.write(piece)  # in as many records as it takes
-                assert size == len(piece), "what is written to memory does not have to wait"
+                size = self._tls.write(piece)  # in as many records as it takes,
+                while size < len(piece):  # unless OpenSSL was told to make one at a time
+                    size += self._tls.write(memoryview(piece)[size:])
             data = sealed.read()
             # Of a socket alone it says to come again; of a file it would be an error amid what is taken already.
             try:
