@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.cli.args import BOOTSTRAP, OUTPUT, CliError, Command, UsageError, argument, switch, unknown
 from ottla.cli.client import COMMAND_CONFIG, PROFILE
 from ottla.cli.output import counted, emit, emit_json, say
+from ottla.cli.pipeline.given import PARAMETERS, SECRETS, given_by
 from ottla.examples import PIPELINES, source_of
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def _run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     from ottla.cli.pipeline.run import checked
 
-    pipeline = checked(args.file, None)
+    pipeline = checked(args.file, None, given_by(args))
     say(f"{pipeline.path.name} is fine: {counted(len(pipeline.streams), 'stream')}")
 
 
@@ -231,6 +232,7 @@ stopped, from the checkpoint in the state directory. Ctrl-C stops cleanly.
   ottla pipeline run clicks.py
   ottla pipeline run clicks.py --master spark://host:7077 -b broker:9092 --detach
   ottla pipeline run clicks.py --command-config client.properties
+  ottla pipeline run clicks.py --param limit=10 --param-file prod.toml --secrets-dir /run/secrets
   ottla pipeline run clicks.py --remote sc://host:15002 --checkpoint-dir s3a://bucket/checkpoints"""
 
 COMMAND = Command(
@@ -278,6 +280,8 @@ COMMAND = Command(
                 metavar="KEY=VALUE",
                 help="a setting of Spark (may be given many times)",
             ),
+            *PARAMETERS,
+            *SECRETS,
             PROFILE,
             COMMAND_CONFIG,
             argument(
@@ -296,6 +300,7 @@ COMMAND = Command(
             "check",
             "check a pipeline's file without running it",
             argument("file", complete="file", help="the pipeline"),
+            *PARAMETERS,
             run=_check,
         ),
         Command("list", "the pipelines that have run here, and how they are", STATE_DIR, OUTPUT, run=_list),

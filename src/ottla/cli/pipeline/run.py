@@ -7,6 +7,7 @@ so a run in the foreground is a run in the background with somebody looking on. 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.cli.args import EXIT_INTERRUPTED, CliError, UsageError, bootstrap_servers, pairs
 from ottla.cli.client import command_config, explained
 from ottla.cli.output import say
+from ottla.cli.pipeline.given import given_by
 from ottla.cli.profile import profile_file
 from ottla.model.install import install
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Mapping
 
+    from ottla.spark.pipeline.given import Given
     from ottla.spark.pipeline.load import Pipeline
     from ottla.spark.pipeline.runner import Spec
     from ottla.spark.pipeline.state import Home, Run
@@ -46,12 +49,16 @@ def run(args: argparse.Namespace, root: Path) -> int:
             "k8s://…"
         )
     _require_spark(args.remote)
-    pipeline = checked(args.file, args.name)
+    pipeline = checked(args.file, args.name, given_by(args))
     options, bootstrap = _client_options(args)
     conf = dict(pairs(args.conf, "--conf"))
     home = _home(root, pipeline.name)
     _check_topics(pipeline, bootstrap, options, create_all=args.create_topics)
     spec = _spec(args, pipeline, home, bootstrap, conf, options)
+    from ottla.spark.pipeline.runner import MAX_SPEC_BYTES
+
+    if len(spec.to_json()) >= MAX_SPEC_BYTES:
+        raise CliError(f"options, parameters and secrets are more than {MAX_SPEC_BYTES:,} bytes together")
     return _detached(spec, home) if args.detach else _watched(spec, home)
 
 
@@ -76,7 +83,7 @@ def _client_options(args: argparse.Namespace) -> tuple[dict[str, str], str]:
     return options, args.bootstrap_server or named or bootstrap_servers(None)
 
 
-def checked(file: str, name: str | None) -> Pipeline:
+def checked(file: str, name: str | None, given: Callable[[], Given]) -> Pipeline:
     """The pipeline of a file, or everything that is wrong with it."""
     from dataclasses import replace
 
@@ -84,7 +91,7 @@ def checked(file: str, name: str | None) -> Pipeline:
     from ottla.spark.pipeline.load import LEGAL_NAME, load
 
     try:
-        pipeline = load(file)
+        pipeline = load(file, given())
     except PipelineError as error:
         raise _refused(error) from None
     name = name or pipeline.name
@@ -181,6 +188,8 @@ def _spec(
         create_topics=args.create_topics,
         conf=conf,
         options=options,
+        params=pipeline.texts,
+        secrets=pipeline.secrets,
     )
 
 
@@ -192,10 +201,17 @@ def _drop_old_logs(logs: Path) -> None:
 
 def _start(spec: Spec) -> subprocess.Popen[bytes]:
     """The runner, away from this terminal's signals. What it is to do is not for everybody's eyes, as arguments are."""
+    from ottla.spark.pipeline.given import without_secret_variables
+
     command = [sys.executable, "-m", "ottla.spark.pipeline.runner", spec.name]
     with open(spec.spark_log, "ab") as noise:
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=noise, stderr=noise, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=noise,
+            stderr=noise,
+            start_new_session=True,
+            env=without_secret_variables(os.environ),
         )
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it has ended already, and its log says why

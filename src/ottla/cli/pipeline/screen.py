@@ -113,6 +113,7 @@ def status_lines(run: Run, progress: Mapping[str, Any]) -> list[str]:
         f"  brokers      {run.bootstrap}",
         f"  checkpoints  {run.checkpoints}",
         f"  log          {run.log}",
+        *[f"  parameter    {name} = {value}" for name, value in run.params.items()],
         *[f"  topics       {created_line(run)}" for _ in run.created[:1]],
         *[f"  problem      {problem}" for problem in run.problems],
         *[f"  problem      {problem}" for problem in _brokers_problem(run, progress)],

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from ottla.spark.pipeline.declare import PipelineError, Problem, delta, iceberg, parquet, stream, topic, view
 from ottla.spark.pipeline.load import Pipeline, load
+from ottla.spark.pipeline.parameters import param, secret
 
 __all__ = [
     "Pipeline",
@@ -26,7 +27,9 @@ __all__ = [
     "delta",
     "iceberg",
     "load",
+    "param",
     "parquet",
+    "secret",
     "stream",
     "topic",
     "view",

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from ottla.spark.pipeline.parameters import Param, Secret, with_defaults
+
 # The parameter of a stream's function that is given the session.
 SESSION_PARAMETER = "spark"
 
@@ -220,7 +222,7 @@ class View:
     name: str
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
+        return self.function(*args, **with_defaults(self.function, args, kwargs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,7 +238,7 @@ class Stream:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The plain function, for tests that bring their own DataFrames."""
-        return self.function(*args, **kwargs)
+        return self.function(*args, **with_defaults(self.function, args, kwargs))
 
 
 Sink = Topic | Parquet | Delta | Iceberg
@@ -301,9 +303,13 @@ def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _texts(given: Mapping[str, Any] | None) -> dict[str, str]:
-    """Options are text to Spark and to the stores; True is `true` there."""
+    """Options are text to Spark and to the stores; True is `true` there. A secret stays one until it is used."""
     return {
-        key: str(value).lower() if isinstance(value, bool) else str(value)
+        key: value
+        if isinstance(value, Secret)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
         for key, value in (given or {}).items()
     }
 
@@ -341,6 +347,13 @@ class DeclaredPipeline:
     name: str
     path: Path
     streams: tuple[Stream, ...]
+    values: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # of parameters: STREAM.NAME, and NAME of the file's own
+    texts: Mapping[str, str] = field(
+        default_factory=dict
+    )  # those of them that were given, as they were given
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def base_dir(self) -> Path:
@@ -364,6 +377,12 @@ class DeclaredPipeline:
         """All inputs of a stream, those of its views included: who declares them, under which name, what."""
         yield from _inputs(stream, set())
 
+    def functions(self) -> Iterator[Declared]:
+        """All streams, and before each the views that it is made of, each once."""
+        seen: set[Declared] = set()
+        for stream in self.streams:
+            yield from _functions(stream, seen)
+
     def topics(self) -> dict[str, list[tuple[Stream, str, Topic]]]:
         """Every topic that is read or written, and by whom: the stream, the parameter (`out`, `dead_letter`)."""
         found: dict[str, list[tuple[Stream, str, Topic]]] = {}
@@ -383,8 +402,22 @@ def _inputs(declared: Declared, seen: set[View]) -> Iterator[tuple[Declared, str
             if default not in seen:
                 seen.add(default)
                 yield from _inputs(default, seen)
-        elif parameter != SESSION_PARAMETER and default is not inspect.Parameter.empty:
+        elif parameter != SESSION_PARAMETER and not _is_no_input(default):
             yield declared, parameter, default
+
+
+def _is_no_input(default: Any) -> bool:
+    return default is inspect.Parameter.empty or isinstance(default, Param | Secret)
+
+
+def _functions(declared: Declared, seen: set[Declared]) -> Iterator[Declared]:
+    if declared in seen:
+        return
+    seen.add(declared)
+    for default in parameters(declared.function).values():
+        if isinstance(default, View):
+            yield from _functions(default, seen)
+    yield declared
 
 
 def line_of(function: Callable[..., Any]) -> int | None:

@@ -17,7 +17,7 @@ Runs in the driver while a plan is built, so a wrong column is named before the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ottla.spark.pipeline.declare import (
@@ -33,6 +33,7 @@ from ottla.spark.pipeline.declare import (
     did_you_mean,
     listed,
 )
+from ottla.spark.pipeline.given import discreetly, revealed
 from ottla.spark.pipeline.values import Codec, codec
 from ottla.spark.pipeline.values.rows import framed, framed_column
 
@@ -78,14 +79,26 @@ def read(context: Context, source: Source, *, tolerant: bool) -> DataFrame:
         return _read_topic(context, source, tolerant=tolerant)
     if isinstance(source, Parquet):
         return context.spark.read.options(**source.options).parquet(source.path)
+    secrets = context.pipeline.secrets
     if isinstance(source, Delta):
         from ottla.spark.pipeline.lake.delta import read_table as read_delta
 
-        return context.spark.createDataFrame(read_delta(source))
-    assert isinstance(source, Iceberg)
-    from ottla.spark.pipeline.lake.iceberg import read_table as read_iceberg
+        with discreetly(secrets):
+            rows = read_delta(with_secrets(source, secrets))
+    else:
+        from ottla.spark.pipeline.lake.iceberg import read_table as read_iceberg
 
-    return context.spark.createDataFrame(read_iceberg(source))
+        assert isinstance(source, Iceberg)
+        with discreetly(secrets):
+            rows = read_iceberg(with_secrets(source, secrets))
+    return context.spark.createDataFrame(rows)
+
+
+def with_secrets(table: Delta | Iceberg, secrets: Mapping[str, str]) -> Any:
+    """A table's declaration as those need it who open the table."""
+    if isinstance(table, Iceberg):
+        return replace(table, catalog=revealed(table.catalog, secrets))
+    return replace(table, options=revealed(table.options, secrets))
 
 
 def _read_topic(context: Context, topic: Topic, *, tolerant: bool) -> DataFrame:
@@ -113,7 +126,7 @@ def records(context: Context, topic: Topic, *, stream: bool, headers: bool) -> D
         settings["ottla.group"] = context.group
     if headers:
         settings["includeHeaders"] = "true"
-    settings |= topic.options
+    settings |= revealed(topic.options, context.pipeline.secrets)
     reader: Any = context.spark.readStream if stream else context.spark.read
     found: DataFrame = reader.format("ottla").options(**settings).load()
     return found

@@ -34,6 +34,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 from ottla.model.ids import TopicPartition
 from ottla.spark.pipeline import state
 from ottla.spark.pipeline.declare import PipelineError
+from ottla.spark.pipeline.given import (
+    DiscreetStream,
+    Given,
+    Secrets,
+    Source,
+    hiding,
+    shown,
+)
 from ottla.spark.pipeline.load import load
 from ottla.spark.pipeline.running import Figures, first_line, plan, start
 from ottla.spark.pipeline.topics import create_topics
@@ -99,11 +107,16 @@ class Supervised:
     """A query, its figures, and when it is to be started again."""
 
     def __init__(
-        self, query: StreamingQuery, figures: Figures, restart: Callable[[], StreamingQuery]
+        self,
+        query: StreamingQuery,
+        figures: Figures,
+        restart: Callable[[], StreamingQuery],
+        hide: Callable[[str], str] = str,
     ) -> None:
         self.query = query
         self.figures = figures
         self._restart = restart
+        self._hide = hide
         self._failures = 0
         self._failed_at_batch = -1
         self._restart_at: float | None = None
@@ -143,7 +156,7 @@ class Supervised:
         return None if error is None else self._failed(error, now, say)
 
     def _failed(self, error: BaseException, now: float, say: Callable[[str], None]) -> str | None:
-        reason = sentence(error)
+        reason = self._hide(sentence(error))
         # The whole of what Spark says is for its log; people read the sentence.
         print(f"{self.figures.name} failed:\n{error}", file=sys.stderr, flush=True)
         delay = self._delay(str(error))
@@ -330,6 +343,12 @@ class Spec:
     create_topics: bool = False
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    params: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def given(self) -> Given:
+        """What the one who started this has found."""
+        return Given((Source("--param", self.params),), Secrets(known=self.secrets))
 
     def to_json(self) -> str:
         """In one line."""
@@ -339,12 +358,13 @@ class Spec:
 class RunLog:
     """The log for people: one line for what happened, with its time."""
 
-    def __init__(self, file: TextIO) -> None:
+    def __init__(self, file: TextIO, hide: Callable[[str], str] = str) -> None:
         self._file = file
+        self._hide = hide
 
     def say(self, text: str) -> None:
         stamp = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-        for line in text.splitlines() or [""]:
+        for line in self._hide(text).splitlines() or [""]:
             print(f"{stamp}Z {line}", file=self._file, flush=True)
 
 
@@ -368,6 +388,7 @@ class Runner:
             spark_log=spec.spark_log,
             checkpoints=checkpoints,
         )
+        self._hide = hiding(spec.secrets.values())
         self._queries: list[Supervised] = []
         self._problems: list[str] = []
         self._nothing_begun = (
@@ -392,6 +413,7 @@ class Runner:
             except Exception as error:  # noqa: BLE001 - whatever ends a run is reported to whoever watches it
                 self._log_stack()
                 problems = [f"{type(error).__name__}: {first_line(error)}"]
+            problems = [self._hide(problem) for problem in problems]
             ended = state.FAILED if problems else state.STOPPED if self._stop.is_set() else state.FINISHED
             for problem in problems:
                 self._log.say(f"failed: {problem}")
@@ -400,7 +422,8 @@ class Runner:
 
     def _with_spark(self) -> list[str]:
         spec = self._spec
-        pipeline = replace(load(spec.file), name=spec.name)
+        pipeline = replace(load(spec.file, spec.given()), name=spec.name)
+        self._run = replace(self._run, params=shown(pipeline.values))
         self._nothing_begun = True
         self._log.say(f"starting Spark ({self._run.spark})")
         conf = {"spark.sql.streaming.numRecentProgressUpdates": RECENT, **spec.conf}
@@ -425,7 +448,7 @@ class Runner:
                 self._run = replace(self._run, created=tuple(created))
             started = start(plans)
             self._queries = [
-                Supervised(query, Figures(self._short(one.name)), one.start)
+                Supervised(query, Figures(self._short(one.name)), one.start, self._hide)
                 for one, query in zip(plans, started, strict=True)
             ]
             self._write_state(state.RUNNING)
@@ -558,7 +581,10 @@ def read_spec(fd: int) -> Spec:
 def main() -> int:
     spec = read_spec(0)
     with open(spec.log, "a") as file:
-        log = RunLog(file)
+        hide = hiding(spec.secrets.values())
+        if spec.secrets:
+            sys.stderr, sys.stdout = DiscreetStream(sys.stderr, hide), DiscreetStream(sys.stdout, hide)
+        log = RunLog(file, hide)
         try:
             return Runner(spec, log).run()
         except state.AlreadyRunning as error:

@@ -42,7 +42,10 @@ from ottla.spark.pipeline.frames import (
     encode,
     letters,
     read,
+    with_secrets,
 )
+from ottla.spark.pipeline.given import DiscreetWriter, discreetly, revealed
+from ottla.spark.pipeline.parameters import Param, Secret
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -171,9 +174,14 @@ def _call(context: Context, declared: Declared, tolerant: bool, views: dict[View
             given[name] = views[default]
         elif name == SESSION_PARAMETER:
             given[name] = context.spark
+        elif isinstance(default, Param):
+            given[name] = context.pipeline.values[f"{declared.name}.{name}"]
+        elif isinstance(default, Secret):
+            given[name] = context.pipeline.secrets[default.name]
         else:
             given[name] = read(context, default, tolerant=tolerant)
-    made: Any = declared.function(**given)
+    with discreetly(context.pipeline.secrets):
+        made: Any = declared.function(**given)
     if not hasattr(made, "writeStream"):
         what = f"returns {type(made).__name__}, not a DataFrame"
         raise PipelineError(context.pipeline.problem(declared, "", what))
@@ -196,8 +204,10 @@ def _writer(context: Context, stream: Stream, result: DataFrame, checkpoint: str
         writer = result.writeStream.outputMode("append").format("parquet").options(**sink.options)
         return writer.option("path", sink.path).partitionBy(*sink.partition_by)
     assert isinstance(sink, Delta | Iceberg)
+    secrets = context.pipeline.secrets
+    write = _lake_writer(with_secrets(sink, secrets), stream.mode, checkpoint)
     return result.writeStream.outputMode(stream.mode).foreachBatch(
-        _lake_writer(sink, stream.mode, checkpoint)
+        DiscreetWriter(write, secrets) if secrets else write
     )
 
 
@@ -211,7 +221,7 @@ def _sink_settings(context: Context, sink: Topic, by_column: bool) -> dict[str, 
     settings: dict[str, Any] = {"kafka.bootstrap.servers": context.bootstrap, **context.options}
     if not by_column:
         settings["topic"] = sink.name
-    return settings | dict(sink.options)
+    return settings | revealed(sink.options, context.pipeline.secrets)
 
 
 def _lake_writer(sink: Delta | Iceberg, mode: str, checkpoint: str) -> Callable[[DataFrame, int], None]:

@@ -50,6 +50,7 @@ class Run:
     checkpoints: str = ""
     problems: tuple[str, ...] = field(default_factory=tuple)
     created: tuple[str, ...] = field(default_factory=tuple)  # topics, by this run
+    params: Mapping[str, Any] = field(default_factory=dict)  # values of this run: STREAM.NAME
 
 
 def default_state_dir(environ: Mapping[str, str]) -> Path:
