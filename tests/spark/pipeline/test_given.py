@@ -7,11 +7,15 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.interop.ottla_node import OTTLA
-from tests.support.pipelines import consume, write_pipeline
+from tests.support.pipelines import consume, pipeline_of, write_pipeline
 from tests.support.secure_world import PASSWORD, SecureBroker
+from tests.support.spark_world import Broker
+
+from ottla.spark.pipeline import PipelineError
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
@@ -58,15 +62,16 @@ def run(file: Path, node: SecureBroker, tmp_path: Path, *words: str) -> tuple[in
 
 
 def _arguments() -> list[str]:
-    """Of every process but the broker's, which a test gives its password."""
+    """Of every process but the broker's, which a test gives its password; of the runner the environment, too."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes()
+            environment = path.with_name("environ").read_bytes() if b"pipeline.runner" in words else b""
         except OSError:
             continue  # it has ended
         if b"serve" not in words.split(b"\0"):
-            found.append(words.replace(b"\0", b" ").decode("utf-8", "replace"))
+            found.append((words + environment).replace(b"\0", b" ").decode("utf-8", "replace"))
     return found
 
 
@@ -131,3 +136,24 @@ def test_a_run_uses_what_it_is_given_and_leaves_no_secret_anywhere(tmp_path: Pat
     shown = {**found, "said": (said + failed).encode(), "arguments": (arguments + more).encode()}
     for name, data in shown.items():
         assert not [secret for secret in SECRETS if secret.encode() in data], name
+
+
+def test_a_secret_in_the_plan_is_refused_before_a_query_starts(
+    spark: Any, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTTLA_SECRET_TOKEN", TOKEN)
+    source, target = broker.topic(), broker.topic()
+    run = pipeline_of(
+        tmp_path,
+        f"""
+        from ottla.spark import secret
+        from pyspark.sql.functions import lit
+
+        @pipeline.stream(out=topic({target!r}))
+        def copy(rows=topic({source!r}, schema="n int"), token=secret("TOKEN")):
+            return rows.withColumn("token", lit("Bearer " + token))
+        """,
+    )
+    with pytest.raises(PipelineError, match=r"^p.py:6: copy: a secret's text is in the plan") as caught:
+        run(spark, broker)
+    assert TOKEN not in str(caught.value)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from ottla.spark.pipeline.expectations import Expect
 from ottla.spark.pipeline.parameters import Param, Secret, with_defaults
 
 # The parameter of a stream's function that is given the session.
@@ -51,6 +52,7 @@ class Topic:
     partitions: int | None = None
     config: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    expect: tuple[Expect, ...] = ()
 
     def __str__(self) -> str:
         return f"topic {self.name!r}"
@@ -82,6 +84,7 @@ def topic(
     partitions: int | None = None,
     config: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
+    expect: Sequence[Expect] | Expect = (),
 ) -> Topic:
     """A topic, as an input (`def f(clicks=topic(...))`), an output (`out=topic(...)`) or for dead letters.
 
@@ -101,6 +104,7 @@ def topic(
     tombstones  input: records without a value: "skip", or "keep" as rows of nulls (with key= or meta=)
     partitions  output: create the topic with so many if it is missing (config= with these settings)
     options     passed to format("ottla") as they are
+    expect      input: conditions that its rows have to meet: [expect("price > 0", action="dead_letter")]
     """
     return Topic(
         name=name,
@@ -117,6 +121,7 @@ def topic(
         partitions=partitions,
         config=_texts(config),
         options=_texts(options),
+        expect=_expected(expect),
     )
 
 
@@ -235,6 +240,7 @@ class Stream:
     mode: str = "append"
     trigger: str | None = None
     dead_letter: Any = None
+    expect: tuple[Expect, ...] = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The plain function, for tests that bring their own DataFrames."""
@@ -267,6 +273,7 @@ def stream(
     mode: str = "append",
     trigger: str | None = None,
     dead_letter: Topic | str | None = None,
+    expect: Sequence[Expect] | Expect = (),
 ) -> Callable[[Callable[..., Any]], Stream]:
     """Make a function a stream: its parameters' defaults are the inputs, its result goes to `out`.
 
@@ -274,11 +281,12 @@ def stream(
     mode         append, update or complete, as Spark has them
     trigger      how often: "10 seconds", "available now", or nothing for as fast as it goes
     dead_letter  the topic for records that do not parse
+    expect       conditions that rows of the result have to meet: [expect("total >= 0", action="drop")]
     """
     letters = topic(dead_letter) if isinstance(dead_letter, str) else dead_letter
 
     def declare(function: Callable[..., Any]) -> Stream:
-        made = Stream(function, name or function.__name__, out, mode, trigger, letters)
+        made = Stream(function, name or function.__name__, out, mode, trigger, letters, _expected(expect))
         return _declared(made)
 
     return declare
@@ -300,6 +308,13 @@ def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:
     if given is None:
         return ()
     return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _expected(given: Any) -> Any:
+    """As a tuple; what is none is left for the check to name."""
+    return (
+        (given,) if isinstance(given, Expect) else tuple(given) if isinstance(given, list | tuple) else given
+    )
 
 
 def _texts(given: Mapping[str, Any] | None) -> dict[str, str]:

@@ -14,9 +14,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import shlex
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -166,43 +168,39 @@ def _asked(command: str, name: str) -> str:
     if not words:
         raise ParameterError("--secret-command is empty")
     try:
-        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
-            try:
-                said = _bounded(process)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                raise ParameterError(
-                    f"--secret-command: {words[0]} took over {COMMAND_TIMEOUT_S:g} s"
-                ) from None
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     except OSError as error:
         raise ParameterError(
             f"--secret-command: {words[0]}: {error.strerror or type(error).__name__}"
         ) from None
-    if process.returncode:
+    try:
+        said = _bounded(process)
+    except subprocess.TimeoutExpired:
+        raise ParameterError(f"--secret-command: {words[0]} took over {COMMAND_TIMEOUT_S:g} s") from None
+    finally:
+        process.kill()
+        process.wait()
+    if process.returncode and len(said) <= MAX_SECRET_BYTES:
         raise ParameterError(f"--secret-command: {words[0]} ended with code {process.returncode}")
     return _some(_text(said, f"--secret-command: {words[0]}"), f"what {words[0]} said")
 
 
 def _bounded(process: subprocess.Popen[bytes]) -> bytes:
     """What a process says, not more than a secret may be long and not for ever."""
-    import threading
-
-    said: list[bytes] = []
-
-    def read() -> None:
-        assert process.stdout is not None
-        said.append(process.stdout.read(MAX_SECRET_BYTES + 1))
-        if len(said[0]) > MAX_SECRET_BYTES:
-            process.kill()
-
-    reading = threading.Thread(target=read, name="secret-command", daemon=True)
-    reading.start()
-    reading.join(COMMAND_TIMEOUT_S)
-    if reading.is_alive():
-        raise subprocess.TimeoutExpired("", COMMAND_TIMEOUT_S)
-    if len(said[0]) <= MAX_SECRET_BYTES:
-        process.wait(COMMAND_TIMEOUT_S)
-    return said[0]
+    assert process.stdout is not None
+    said = b""
+    deadline = time.monotonic() + COMMAND_TIMEOUT_S
+    with process.stdout as pipe:
+        while len(said) <= MAX_SECRET_BYTES:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([pipe], [], [], left)[0]:
+                raise subprocess.TimeoutExpired("", COMMAND_TIMEOUT_S)
+            data = os.read(pipe.fileno(), MAX_SECRET_BYTES + 1 - len(said))
+            if not data:
+                process.wait(max(deadline - time.monotonic(), 0))
+                break
+            said += data
+    return said
 
 
 def _text(data: bytes, where: str) -> str:

@@ -43,6 +43,8 @@ from ottla.spark.pipeline.declare import (
     parameters,
     parse_trigger,
 )
+from ottla.spark.pipeline.expectations import DEAD_LETTER
+from ottla.spark.pipeline.expectations import refused as refused_expectations
 from ottla.spark.pipeline.given import Answers, Given, find_secrets, of_environment, refused_secrets
 from ottla.spark.pipeline.parameters import Param, ParameterError, Secret, answering
 
@@ -129,6 +131,7 @@ def check(pipeline: Pipeline) -> list[Problem]:
 def _check_stream(pipeline: Pipeline, stream: Stream) -> Iterator[Problem]:
     yield from _check_declaration(pipeline, stream)
     yield from _check_parameters(pipeline, stream, ())
+    yield from _check_expectations(pipeline, stream)
     for declared, parameter, source in pipeline.inputs(stream):
         for what in (*_check_source(pipeline, source), *refused_secrets(source)):
             yield pipeline.problem(declared, parameter, what)
@@ -136,6 +139,32 @@ def _check_stream(pipeline: Pipeline, stream: Stream) -> Iterator[Problem]:
         yield pipeline.problem(stream, "out", what)
     for what in (*_check_dead_letter(stream.dead_letter), *refused_secrets(stream.dead_letter)):
         yield pipeline.problem(stream, "dead_letter", what)
+
+
+def _check_expectations(pipeline: Pipeline, stream: Stream) -> Iterator[Problem]:
+    has_dead_letter = stream.dead_letter is not None
+    for declared, parameter, source in pipeline.inputs(stream):
+        if isinstance(source, Topic):
+            for what in refused_expectations(source.expect, has_dead_letter=has_dead_letter, of_input=True):
+                yield pipeline.problem(declared, parameter, what)
+            if source.table and _wants_dead_letters(source.expect):
+                what = "expect: a table is read again and again, and its rows cannot be dead letters: drop or fail"
+                yield pipeline.problem(declared, parameter, what)
+    for what in refused_expectations(stream.expect, has_dead_letter=has_dead_letter, of_input=False):
+        yield pipeline.problem(stream, "expect", what.removeprefix("expect: "))
+    if not isinstance(stream.out, Topic) and _wants_dead_letters(stream.expect):
+        what = "action='dead_letter' of a result needs out=topic(...): both are written in one transaction"
+        yield pipeline.problem(stream, "expect", what)
+    for parameter, sink in (("out", stream.out), ("dead_letter", stream.dead_letter)):
+        if isinstance(sink, Topic) and sink.expect:
+            what = "expect: is for an input; for the result there is @pipeline.stream(expect=[...])"
+            yield pipeline.problem(stream, parameter, what)
+
+
+def _wants_dead_letters(expected: Any) -> bool:
+    return isinstance(expected, tuple) and any(
+        getattr(one, "action", None) == DEAD_LETTER for one in expected
+    )
 
 
 def _check_declaration(pipeline: Pipeline, stream: Stream) -> Iterator[Problem]:

@@ -541,11 +541,12 @@ def figures_line(figures: Figures, final: bool = False) -> str:
     """One line of the log for people."""
     lag = "" if figures.lag is None else f", {figures.lag:,} records ({figures.lag_seconds:g} s) behind"
     bad = f", {figures.bad:,} did not parse" if figures.bad else ""
+    unmet = "".join(f", {count:,} not {name!r}" for name, count in figures.unmet.items() if count)
     state_rows = f", {figures.state_rows:,} rows of state" if figures.state_rows else ""
     speed = "" if final else f" ({figures.in_per_s:,.0f}/s)"
     return (
         f"{figures.name}: batch {figures.batch_id}, {figures.rows_in:,} rows in{speed}, {figures.rows_out:,} out"
-        f"{bad}{lag}{state_rows}, {figures.batch_ms or 0:,} ms the last batch"
+        f"{bad}{unmet}{lag}{state_rows}, {figures.batch_ms or 0:,} ms the last batch"
     )
 
 

@@ -33,18 +33,21 @@ from ottla.spark.pipeline.declare import (
     parameters,
     parse_trigger,
 )
+from ottla.spark.pipeline.expectations import observed as observed_expectations
 from ottla.spark.pipeline.frames import (
     DEAD_LETTER_SUFFIX,
     METRICS_IN,
     METRICS_OUT,
+    REFUSED,
     Context,
+    as_expected,
     check_columns,
     encode,
     letters,
     read,
     with_secrets,
 )
-from ottla.spark.pipeline.given import DiscreetWriter, discreetly, revealed
+from ottla.spark.pipeline.given import DiscreetWriter, discreetly, hiding, revealed
 from ottla.spark.pipeline.parameters import Param, Secret
 
 if TYPE_CHECKING:
@@ -161,8 +164,23 @@ def _result(context: Context, stream: Stream) -> DataFrame:
 
     tolerant = stream.dead_letter is not None
     made = _call(context, stream, tolerant, {})
+    _check_plan(context, stream, made)
     check_columns(context.pipeline, stream, made)
-    return made.observe(context.metrics_name(METRICS_OUT), F.count(F.lit(1)).alias("rows"))
+    kept = as_expected(context, stream, made)
+    written = F.when(F.col(REFUSED).isNull(), F.lit(1)) if REFUSED in kept.columns else F.lit(1)
+    return kept.observe(context.metrics_name(METRICS_OUT), F.count(written).alias("rows"))
+
+
+def _check_plan(context: Context, stream: Stream, made: DataFrame) -> None:
+    """A secret that a function has put into the plan would be shown with it, everywhere. (A plan that is made on a
+    Spark Connect server cannot be looked at here.)"""
+    secrets = context.pipeline.secrets
+    if not secrets or not hasattr(made, "_jdf"):
+        return
+    shown = made._jdf.queryExecution().analyzed().toString()
+    if hiding(secrets.values())(shown) != shown:
+        what = "a secret's text is in the plan, which Spark shows to everybody; use it inside a UDF, not as a literal"
+        raise PipelineError(context.pipeline.problem(stream, "", what))
 
 
 def _call(context: Context, declared: Declared, tolerant: bool, views: dict[View, DataFrame]) -> DataFrame:
@@ -179,7 +197,8 @@ def _call(context: Context, declared: Declared, tolerant: bool, views: dict[View
         elif isinstance(default, Secret):
             given[name] = context.pipeline.secrets[default.name]
         else:
-            given[name] = read(context, default, tolerant=tolerant)
+            where = context.pipeline.where(declared, name)
+            given[name] = read(context, default, tolerant=tolerant, where=where)
     with discreetly(context.pipeline.secrets):
         made: Any = declared.function(**given)
     if not hasattr(made, "writeStream"):
@@ -285,6 +304,7 @@ class Figures:
     lag: int | None = None
     lag_seconds: float | None = None
     problem: str = ""
+    unmet: dict[str, int] = field(default_factory=dict)  # rows that did not meet an expectation, by its name
     offsets: dict[str, dict[str, int]] = field(default_factory=dict, repr=False)
     _rates: tuple[Rate, Rate] = field(default_factory=lambda: (Rate(), Rate()), repr=False)
 
@@ -307,6 +327,8 @@ class Figures:
         self.rows_in += rows_in(report)
         self.rows_out += _observed(report, METRICS_OUT, "rows")
         self.bad += _observed(report, METRICS_IN, "bad")
+        for name, count in observed_expectations(report).items():
+            self.unmet[name] = self.unmet.get(name, 0) + count
         self.batch_ms = int(duration.get("triggerExecution", report.get("batchDuration") or 0))
 
     def _add_state(self, report: Mapping[str, Any]) -> None:
@@ -328,6 +350,7 @@ class Figures:
             "rows_in": self.rows_in,
             "rows_out": self.rows_out,
             "bad": self.bad,
+            "expectations": dict(self.unmet),
             "in_per_s": round(self.in_per_s, 1),
             "out_per_s": round(self.out_per_s, 1),
             "lag": self.lag,

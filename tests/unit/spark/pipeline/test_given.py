@@ -310,6 +310,12 @@ def test_a_command_that_cannot_be_run(command: str, words: str) -> None:
         Secrets(command=command).find("A")
 
 
+def test_a_command_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.spark.pipeline.given.COMMAND_TIMEOUT_S", 0.1)
+    with pytest.raises(ParameterError, match=r"sleep took over 0.1 s"):
+        Secrets(command="sleep 1000").find("A")
+
+
 def test_a_file_that_holds_no_secret(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b"x" * (MAX_SECRET_BYTES + 1))
     (tmp_path / "empty").write_text("\n")
