@@ -5,13 +5,13 @@ Runs in the driver while a plan is built, so a wrong column is named before the 
 - A value that does not parse never ends a query unless the input says so and there is no dead-letter topic; how many
   there were is counted in the query's metrics (`observe`), which is also where Spark's optimizer stops moving filters
   about, so that a value is parsed once.
-- Dead letters are the records that do not parse, as they came, with the headers `ottla.error.reason`, `.stream`,
-  `.topic`, `.partition` and `.offset`. One query a stream reads its inputs again and keeps only what does not parse; it
-  has a checkpoint and transactions of its own, so dead letters are exactly once too, and a record can be lost to
-  neither query.
+- Dead letters are the records that do not parse or are not as expected, as they came, with the headers
+  `ottla.error.reason`, `.stream`, `.topic`, `.partition` and `.offset`. One query a stream reads its inputs again and
+  keeps only these; it has a checkpoint and transactions of its own, so dead letters are exactly once too, and a record
+  can be lost to neither query.
 - A result's key is taken from its column, the rest is encoded as the value. A row that cannot be encoded (an Avro or
-  Protobuf schema that it does not fit) goes to the dead-letter topic in the same query, and so in the same
-  transactions, as the rows that can.
+  Protobuf schema that it does not fit) or is not as expected goes to the dead-letter topic in the same query, and so in
+  the same transactions, as the rows that are written.
 """
 
 from __future__ import annotations

@@ -259,10 +259,15 @@ class Answers:
 
     def of_functions(self, pipeline: DeclaredPipeline) -> None:
         """The parameters of all streams and of their views, under STREAM.NAME."""
+        seen: set[str] = set()
         for declared, name, param in declared_params(pipeline):
-            key = f"{declared.name}.{name}"
-            if key not in self.values:
-                self._answer(pipeline.where(declared, name), key, (key, name), param)
+            key, where = f"{declared.name}.{name}", pipeline.where(declared, name)
+            if key in seen:
+                what = f"there are two parameters {key}: name the stream or the view otherwise"
+                self.problems.append(Problem(where, what))
+            else:
+                self._answer(where, key, (key, name), param)
+            seen.add(key)
         self.problems += self._unknown(pipeline)
         self.problems = list(dict.fromkeys(self.problems))
 

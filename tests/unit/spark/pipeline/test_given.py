@@ -148,6 +148,21 @@ def test_parameters_of_views_are_the_views_own(tmp_path: Path) -> None:
     assert shown(values) == {"recent.since": "2026-02-01T00:00:00+00:00", "copy.span": "0:10:00"}
 
 
+def test_a_view_and_a_stream_of_one_name_do_not_share_a_value(tmp_path: Path) -> None:
+    text = f"""
+        @pipeline.view
+        def recent({INPUT}, limit=param(int, 5)):
+            return rows
+
+        @pipeline.stream(out=topic("out"), name="recent")
+        def copy(recent=recent, limit=param(str, "x")):
+            return recent
+        """
+    assert refused(tmp_path, text) == [
+        "orders.py:8: copy(limit): there are two parameters recent.limit: name the stream or the view otherwise"
+    ]
+
+
 def test_a_parameter_with_a_name_is_its_value_in_declarations(tmp_path: Path) -> None:
     text = """
         source = param(str, "orders", name="source")
