@@ -1,6 +1,6 @@
 """Data pipelines on Apache Spark: `format("ottla")` to read and write topics, and pipelines declared in a file.
 
-    from ottla.spark import pipeline, topic, parquet, delta, iceberg, session
+    from ottla.spark import pipeline, topic, parquet, delta, iceberg, expect, param, secret, session
 
 Rules: importing this package imports neither PySpark nor PyArrow; each name is fetched when it is first used,
 so that the command line can say what is missing instead of failing. Spark finds the data source by itself
@@ -26,12 +26,17 @@ if TYPE_CHECKING:
     from ottla.spark.pipeline.declare import iceberg as iceberg
     from ottla.spark.pipeline.declare import parquet as parquet
     from ottla.spark.pipeline.declare import topic as topic
+    from ottla.spark.pipeline.expectations import expect as expect
+    from ottla.spark.pipeline.parameters import param as param
+    from ottla.spark.pipeline.parameters import secret as secret
     from ottla.spark.session import session as session
 
-__all__ = ["delta", "iceberg", "parquet", "pipeline", "session", "topic"]
+__all__ = ["delta", "expect", "iceberg", "param", "parquet", "pipeline", "secret", "session", "topic"]
 
 _DECLARE = "ottla.spark.pipeline.declare"
 _HOMES = {"delta": _DECLARE, "iceberg": _DECLARE, "parquet": _DECLARE, "topic": _DECLARE}
+_HOMES["expect"] = "ottla.spark.pipeline.expectations"
+_HOMES |= dict.fromkeys(("param", "secret"), "ottla.spark.pipeline.parameters")
 
 
 def __getattr__(name: str) -> Any:

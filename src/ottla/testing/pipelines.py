@@ -40,6 +40,7 @@ from ottla.spark.pipeline.declare import (
     View,
     parameters,
 )
+from ottla.spark.pipeline.parameters import Param, Secret
 from ottla.testing.broker import Broker
 
 Row = Mapping[str, Any]
@@ -68,7 +69,8 @@ class Pipelines:
     def batch(self, declared: Declared, /, **inputs: Any) -> list[dict[str, Any]]:
         """The rows that a stream or view makes of these inputs, taken as a whole.
 
-        An input is a list of rows, or a DataFrame; those of views that the function reads are named as there.
+        An input is a list of rows, or a DataFrame; those of views that the function reads are named as there. What is
+        not given of parameters (`param`) is their default.
         """
         with tempfile.TemporaryDirectory(prefix="ottla-") as directory:
             files = Path(directory)
@@ -152,6 +154,10 @@ class Pipelines:
         for name, default in parameters(declared.function).items():
             if name == SESSION_PARAMETER:
                 given[name] = self.spark
+            elif isinstance(default, Param | Secret):
+                if name in inputs:
+                    used.add(name)
+                given[name] = inputs[name] if name in inputs else _standing(declared, name, default)
             elif name in inputs:
                 used.add(name)
                 given[name] = read(default, name)
@@ -187,6 +193,12 @@ class Pipelines:
             os.utime(file, (1_000_000_000 + number,) * 2)  # Spark reads the oldest first
         columns = _columns(declared, source)
         return self.spark.readStream.schema(columns).option("maxFilesPerTrigger", 1).json(str(place))
+
+
+def _standing(declared: Declared, name: str, default: Param | Secret) -> Any:
+    if isinstance(default, Param) and not default.is_required:
+        return default.standing()
+    raise TypeError(f"{declared.name}({name}): there is no value for it")
 
 
 def _columns(declared: Declared, source: Topic) -> Any:

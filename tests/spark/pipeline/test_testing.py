@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ottla.spark import pipeline, topic
+from ottla.spark import param, pipeline, topic
 from ottla.testing.pipelines import Pipelines, pipelines
 
 __all__ = ["pipelines"]  # the fixture; in a project conftest.py names the plugin
@@ -29,11 +29,11 @@ def known(clicks: Any = CLICKS, users: Any = USERS) -> Any:
 
 
 @pipeline.stream(out=topic("per_minute"))
-def per_minute(known: Any = known) -> Any:
+def per_minute(known: Any = known, least: int = param(int, 0)) -> Any:
     from pyspark.sql.functions import window
 
     counted = known.withWatermark("at", "1 minute").groupBy(window("at", "1 minute"), "country").count()
-    return counted.select("country", "count", counted["window"]["start"].alias("minute"))
+    return counted.where(counted["count"] >= least).select("country", "count")
 
 
 def click(user: str, minute: int) -> dict[str, Any]:
@@ -47,6 +47,8 @@ def test_rows_as_a_batch(pipelines: Pipelines) -> None:
     clicks = [click("ada", 0), click("ada", 0), click("bo", 1), click("eve", 1)]
     found = pipelines.batch(per_minute, clicks=clicks, users=USER_ROWS)
     assert sorted((row["country"], row["count"]) for row in found) == [("GB", 2), ("SE", 1)]
+    (found,) = pipelines.batch(per_minute, clicks=clicks, users=USER_ROWS, least=2)
+    assert found == {"country": "GB", "count": 2}
     assert len(pipelines.batch(known, clicks=clicks, users=USER_ROWS)) == 3
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.cli.args import BOOTSTRAP, OUTPUT, CliError, Command, UsageError, argument, switch, unknown
 from ottla.cli.client import COMMAND_CONFIG, PROFILE
 from ottla.cli.output import counted, emit, emit_json, say
+from ottla.cli.pipeline.given import PARAMETERS, SECRETS, given_by
 from ottla.examples import PIPELINES, source_of
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     from ottla.cli.pipeline.run import checked
 
-    pipeline = checked(args.file, None)
+    pipeline = checked(args.file, None, given_by(args))
     say(f"{pipeline.path.name} is fine: {counted(len(pipeline.streams), 'stream')}")
 
 
@@ -243,7 +244,7 @@ def _attach(args: argparse.Namespace) -> int:
 def _restart(args: argparse.Namespace) -> int:
     from ottla.cli.pipeline.life import restart
 
-    return restart(find(args), lambda: _stop(args))
+    return restart(args, find(args), lambda: _stop(args))
 
 
 def _replay(args: argparse.Namespace) -> int:
@@ -320,6 +321,7 @@ stopped, from the checkpoint in the state directory. Ctrl-C stops cleanly.
   ottla pipeline run clicks.py
   ottla pipeline run clicks.py --master spark://host:7077 -b broker:9092 --detach
   ottla pipeline run clicks.py --command-config client.properties
+  ottla pipeline run clicks.py --param limit=10 --param-file prod.toml --secrets-dir /run/secrets
   ottla pipeline run clicks.py --remote sc://host:15002 --checkpoint-dir s3a://bucket/checkpoints"""
 
 _REPLAY_DETAILS = """\
@@ -390,6 +392,8 @@ COMMAND = Command(
                 metavar="KEY=VALUE",
                 help="a setting of Spark (may be given many times)",
             ),
+            *PARAMETERS,
+            *SECRETS,
             *CLIENT,
             run=_run,
             details=_RUN_DETAILS,
@@ -398,6 +402,7 @@ COMMAND = Command(
             "check",
             "check a pipeline's file without running it",
             argument("file", complete="file", help="the pipeline"),
+            *PARAMETERS,
             run=_check,
         ),
         Command(
@@ -529,8 +534,11 @@ COMMAND = Command(
             NAME,
             STATE_DIR,
             *STOPPING,
+            *PARAMETERS,
+            *SECRETS,
             run=_restart,
-            details="The file is read and checked anew before anything is stopped.",
+            details="The file is read and checked anew before anything is stopped. Parameters that are not given are "
+            "as they were; secrets are kept nowhere, and asked for anew.",
         ),
         Command(
             "replay",
@@ -555,6 +563,8 @@ COMMAND = Command(
                 help="the output (default: that of the stream with .replay behind its name)",
             ),
             switch("--detach", help="run in the background; see status and stop"),
+            *PARAMETERS,
+            *SECRETS,
             run=_replay,
             details=_REPLAY_DETAILS,
         ),

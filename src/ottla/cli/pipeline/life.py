@@ -21,12 +21,14 @@ from ottla.cli.args import CliError, UsageError, unknown
 from ottla.cli.client import explained
 from ottla.cli.output import counted, say
 from ottla.cli.pipeline import run as runs
+from ottla.cli.pipeline.given import given_by
 from ottla.cli.selection import parse_moment_ms
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from ottla.spark.pipeline.given import Given
     from ottla.spark.pipeline.load import Pipeline
     from ottla.spark.pipeline.runner import Spec
     from ottla.spark.pipeline.state import Home, Run
@@ -97,17 +99,33 @@ def attach(home: Home) -> int:
     return 0 if ended.state in ("stopped", "finished") else 1
 
 
-def restart(home: Home, stop: Any) -> int:
+def restart(args: argparse.Namespace, home: Home, stop: Callable[[], object]) -> int:
     """Stop it, if it runs, and start it again in the background, as it was last asked for."""
     spec = _kept_spec(home)
     # What is wrong with the file by now is found out before anything is stopped.
-    pipeline = runs.checked(spec.file, spec.name)
+    pipeline = runs.checked(spec.file, spec.name, _given(args, spec))
     runs.check_topics(pipeline, spec.bootstrap, dict(spec.options), create_all=spec.create_topics)
     if home.is_running():
         stop()
     log, spark_log = runs.log_files(home)
-    fresh = replace(spec, watched=False, log=log, spark_log=spark_log)
+    fresh = replace(
+        spec, watched=False, log=log, spark_log=spark_log, params=pipeline.texts, secrets=pipeline.secrets
+    )
     return runs.detached(fresh, home)
+
+
+def _given(args: argparse.Namespace, last: Spec) -> Callable[[], Given]:
+    """What is given now; of parameters that are not, what the last run had."""
+    from ottla.spark.pipeline.given import Source
+
+    now = given_by(args)
+
+    def find() -> Given:
+        found = now()
+        kept = Source("the last run", last.params, is_own=False)
+        return replace(found, sources=(*found.sources, kept))
+
+    return find
 
 
 def _kept_spec(home: Home) -> Spec:
@@ -142,7 +160,7 @@ def replay(args: argparse.Namespace, home: Home, root: Path) -> int:
     from_ms, to_ms = parse_moment_ms(args.since), None if args.to is None else parse_moment_ms(args.to)
     if to_ms is not None and to_ms <= from_ms:
         raise UsageError("--to is not after --from")
-    pipeline = runs.checked(last.file, last.name + SUFFIX)
+    pipeline = runs.checked(last.file, last.name + SUFFIX, _given(args, last))
     wanted = Replay(from_ms, to_ms, args.stream, args.into)
     try:
         streams = replayed(pipeline, wanted).streams
@@ -167,6 +185,8 @@ def replay(args: argparse.Namespace, home: Home, root: Path) -> int:
         last, name=made.name, log=log, spark_log=spark_log, available_now=True, create_topics=False,
         watched=not args.detach, checkpoint_dir=None if last.checkpoint_dir is None else last.checkpoint_dir + SUFFIX,
         replay=wanted,
+        params=pipeline.texts,
+        secrets=pipeline.secrets,
     )  # fmt: skip
     return runs.detached(spec, there) if args.detach else runs.watched(spec, there)
 

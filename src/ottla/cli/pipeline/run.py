@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.cli.args import EXIT_INTERRUPTED, CliError, UsageError, bootstrap_servers, pairs
 from ottla.cli.client import command_config, explained
 from ottla.cli.output import say
+from ottla.cli.pipeline.given import given_by
 from ottla.cli.profile import profile_file
 from ottla.cli.selection import parse_duration_ms
 from ottla.model.install import install
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Mapping
 
+    from ottla.spark.pipeline.given import Given
     from ottla.spark.pipeline.load import Pipeline
     from ottla.spark.pipeline.runner import Spec
     from ottla.spark.pipeline.state import Home, Run
@@ -48,7 +50,7 @@ def run(args: argparse.Namespace, root: Path) -> int:
             "k8s://…"
         )
     _require_spark(args.remote)
-    pipeline = checked(args.file, args.name)
+    pipeline = checked(args.file, args.name, given_by(args))
     options, bootstrap = client_options(args)
     conf = dict(pairs(args.conf, "--conf"))
     _give_up_after_s(args.give_up_after)
@@ -80,15 +82,16 @@ def client_options(args: argparse.Namespace) -> tuple[dict[str, str], str]:
     return options, args.bootstrap_server or named or bootstrap_servers(None)
 
 
-def checked(file: str, name: str | None) -> Pipeline:
-    """The pipeline of a file, or everything that is wrong with it."""
+def checked(file: str, name: str | None, given: Callable[[], Given] | None = None) -> Pipeline:
+    """The pipeline of a file, or everything that is wrong with it; what it is given counts where it is to run."""
     from dataclasses import replace
 
     from ottla.spark.pipeline.declare import PipelineError
+    from ottla.spark.pipeline.given import NOTHING
     from ottla.spark.pipeline.load import LEGAL_NAME, load
 
     try:
-        pipeline = load(file)
+        pipeline = load(file, NOTHING if given is None else given())
     except PipelineError as error:
         raise refused(error) from None
     name = name or pipeline.name
@@ -185,6 +188,8 @@ def _spec(
         give_up_after_s=_give_up_after_s(args.give_up_after),
         conf=conf,
         options=options,
+        params=pipeline.texts,
+        secrets=pipeline.secrets,
     )
 
 
@@ -221,10 +226,11 @@ def _drop_old_logs(logs: Path) -> None:
 
 def _start(spec: Spec) -> subprocess.Popen[bytes]:
     """The runner, away from this terminal's signals. What it is to do is not for everybody's eyes, as arguments are."""
+    from ottla.spark.pipeline.given import without_secret_variables
     from ottla.spark.worker_python import users_environment
 
     command = [sys.executable, "-m", "ottla.spark.pipeline.runner", spec.name]
-    environment = users_environment(os.environ)
+    environment = without_secret_variables(users_environment(os.environ))
     with open(spec.spark_log, "ab") as noise:
         process = subprocess.Popen(
             command,

@@ -73,6 +73,7 @@ def screen(run: Run, progress: Mapping[str, Any], now_ms: int) -> RenderableType
     ]
     end = [
         Text(),
+        *(Text(line, "yellow") for line in expectation_lines(progress) if " by 0 " not in line),
         Text(f"log {run.log}", "dim"),
         Text("Ctrl-C stops it cleanly; the next run goes on from here.", "dim"),
     ]
@@ -116,13 +117,24 @@ def status_lines(run: Run, progress: Mapping[str, Any]) -> list[str]:
         f"  checkpoints  {run.checkpoints}",
         f"  log          {run.log}",
         *[f"  metrics      http://{address}/metrics" for address in [run.metrics] if address],
+        *[f"  parameter    {name} = {value}" for name, value in run.params.items()],
         *[f"  topics       {created_line(run)}" for _ in run.created[:1]],
         *[f"  problem      {problem}" for problem in run.problems],
         *[f"  problem      {problem}" for problem in _retried(progress)],
         *[f"  problem      {problem}" for problem in _brokers_problem(run, progress)],
     ]
+    lines += [f"  expectation  {line}" for line in expectation_lines(progress)]
     found = rows(progress)
     return [*lines, "", *table(found, COLUMNS, figures=COLUMNS[WORDS:]).split("\n")] if found else lines
+
+
+def expectation_lines(progress: Mapping[str, Any]) -> list[str]:
+    """`copy: 'price > 0' was not met by 3 rows`, for each that has been counted."""
+    return [
+        f"{stream['stream']}: {name!r} was not met by {counted(count, 'row')}"
+        for stream in progress.get("streams", [])
+        for name, count in (stream.get("expectations") or {}).items()
+    ]
 
 
 def created_line(run: Run) -> str:

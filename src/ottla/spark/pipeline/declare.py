@@ -19,6 +19,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from ottla.spark.pipeline.expectations import Expect
+from ottla.spark.pipeline.parameters import Param, Secret, with_defaults
+
 # The parameter of a stream's function that is given the session.
 SESSION_PARAMETER = "spark"
 
@@ -54,6 +57,7 @@ class Topic:
     registry: str | None = field(default=None, repr=False)  # a user and password may be in the address
     registry_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     subject: str | None = None
+    expect: tuple[Expect, ...] = ()
 
     def __str__(self) -> str:
         return f"topic {self.name!r}"
@@ -88,6 +92,7 @@ def topic(
     registry: str | None = None,
     registry_options: Mapping[str, Any] | None = None,
     subject: str | None = None,
+    expect: Sequence[Expect] | Expect = (),
 ) -> Topic:
     """A topic, as an input (`def f(clicks=topic(...))`), an output (`out=topic(...)`) or for dead letters.
 
@@ -113,6 +118,7 @@ def topic(
     registry_options  by Confluent's names: basic.auth.user.info, bearer.auth.token, ssl.ca.location,
                 request.timeout.ms; output: auto.register (false only looks the schema up)
     subject     TopicNameStrategy (default: <topic>-value), RecordNameStrategy, TopicRecordNameStrategy, or a name
+    expect      input: conditions that its rows have to meet: [expect("price > 0", action="dead_letter")]
     """
     return Topic(
         name=name,
@@ -132,6 +138,7 @@ def topic(
         registry=registry,
         registry_options=_texts(registry_options),
         subject=subject,
+        expect=_expected(expect),
     )
 
 
@@ -237,7 +244,7 @@ class View:
     name: str
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
+        return self.function(*args, **with_defaults(self.function, args, kwargs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,10 +257,11 @@ class Stream:
     mode: str = "append"
     trigger: str | None = None
     dead_letter: Any = None
+    expect: tuple[Expect, ...] = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The plain function, for tests that bring their own DataFrames."""
-        return self.function(*args, **kwargs)
+        return self.function(*args, **with_defaults(self.function, args, kwargs))
 
 
 Sink = Topic | Parquet | Delta | Iceberg
@@ -282,6 +290,7 @@ def stream(
     mode: str = "append",
     trigger: str | None = None,
     dead_letter: Topic | str | None = None,
+    expect: Sequence[Expect] | Expect = (),
 ) -> Callable[[Callable[..., Any]], Stream]:
     """Make a function a stream: its parameters' defaults are the inputs, its result goes to `out`.
 
@@ -289,11 +298,12 @@ def stream(
     mode         append, update or complete, as Spark has them
     trigger      how often: "10 seconds", "available now", or nothing for as fast as it goes
     dead_letter  the topic for records that do not parse
+    expect       conditions that rows of the result have to meet: [expect("total >= 0", action="drop")]
     """
     letters = topic(dead_letter) if isinstance(dead_letter, str) else dead_letter
 
     def declare(function: Callable[..., Any]) -> Stream:
-        made = Stream(function, name or function.__name__, out, mode, trigger, letters)
+        made = Stream(function, name or function.__name__, out, mode, trigger, letters, _expected(expect))
         return _declared(made)
 
     return declare
@@ -317,10 +327,21 @@ def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
+def _expected(given: Any) -> Any:
+    """As a tuple; what is none is left for the check to name."""
+    return (
+        (given,) if isinstance(given, Expect) else tuple(given) if isinstance(given, list | tuple) else given
+    )
+
+
 def _texts(given: Mapping[str, Any] | None) -> dict[str, str]:
-    """Options are text to Spark and to the stores; True is `true` there."""
+    """Options are text to Spark and to the stores; True is `true` there. A secret stays one until it is used."""
     return {
-        key: str(value).lower() if isinstance(value, bool) else str(value)
+        key: value
+        if isinstance(value, Secret)
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
         for key, value in (given or {}).items()
     }
 
@@ -358,6 +379,13 @@ class DeclaredPipeline:
     name: str
     path: Path
     streams: tuple[Stream, ...]
+    values: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # of parameters: STREAM.NAME, and NAME of the file's own
+    texts: Mapping[str, str] = field(
+        default_factory=dict
+    )  # those of them that were given, as they were given
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def base_dir(self) -> Path:
@@ -381,6 +409,12 @@ class DeclaredPipeline:
         """All inputs of a stream, those of its views included: who declares them, under which name, what."""
         yield from _inputs(stream, set())
 
+    def functions(self) -> Iterator[Declared]:
+        """All streams, and before each the views that it is made of, each once."""
+        seen: set[Declared] = set()
+        for stream in self.streams:
+            yield from _functions(stream, seen)
+
     def topics(self) -> dict[str, list[tuple[Stream, str, Topic]]]:
         """Every topic that is read or written, and by whom: the stream, the parameter (`out`, `dead_letter`)."""
         found: dict[str, list[tuple[Stream, str, Topic]]] = {}
@@ -400,8 +434,22 @@ def _inputs(declared: Declared, seen: set[View]) -> Iterator[tuple[Declared, str
             if default not in seen:
                 seen.add(default)
                 yield from _inputs(default, seen)
-        elif parameter != SESSION_PARAMETER and default is not inspect.Parameter.empty:
+        elif parameter != SESSION_PARAMETER and not _is_no_input(default):
             yield declared, parameter, default
+
+
+def _is_no_input(default: Any) -> bool:
+    return default is inspect.Parameter.empty or isinstance(default, Param | Secret)
+
+
+def _functions(declared: Declared, seen: set[Declared]) -> Iterator[Declared]:
+    if declared in seen:
+        return
+    seen.add(declared)
+    for default in parameters(declared.function).values():
+        if isinstance(default, View):
+            yield from _functions(default, seen)
+    yield declared
 
 
 def line_of(function: Callable[..., Any]) -> int | None:

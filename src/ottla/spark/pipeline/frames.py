@@ -5,22 +5,23 @@ Runs in the driver while a plan is built, so a wrong column is named before the 
 - A value that does not parse never ends a query unless the input says so and there is no dead-letter topic; how many
   there were is counted in the query's metrics (`observe`), which is also where Spark's optimizer stops moving filters
   about, so that a value is parsed once.
-- Dead letters are the records that do not parse, as they came, with the headers `ottla.error.reason`, `.stream`,
-  `.topic`, `.partition` and `.offset`. One query a stream reads its inputs again and keeps only what does not parse; it
-  has a checkpoint and transactions of its own, so dead letters are exactly once too, and a record can be lost to
-  neither query.
+- Dead letters are the records that do not parse or are not as expected, as they came, with the headers
+  `ottla.error.reason`, `.stream`, `.topic`, `.partition` and `.offset`. One query a stream reads its inputs again and
+  keeps only these; it has a checkpoint and transactions of its own, so dead letters are exactly once too, and a record
+  can be lost to neither query.
 - A result's key is taken from its column, the rest is encoded as the value. A row that cannot be encoded (an Avro or
-  Protobuf schema that it does not fit) goes to the dead-letter topic in the same query, and so in the same
-  transactions, as the rows that can.
+  Protobuf schema that it does not fit) or is not as expected goes to the dead-letter topic in the same query, and so in
+  the same transactions, as the rows that are written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ottla.spark.pipeline import expectations
 from ottla.spark.pipeline.declare import (
     META_COLUMN,
     DeclaredPipeline,
@@ -28,6 +29,7 @@ from ottla.spark.pipeline.declare import (
     Iceberg,
     Parquet,
     PipelineError,
+    Problem,
     Source,
     Stream,
     Topic,
@@ -36,6 +38,8 @@ from ottla.spark.pipeline.declare import (
     listed,
     parse_start,
 )
+from ottla.spark.pipeline.expectations import Expect
+from ottla.spark.pipeline.given import discreetly, revealed
 from ottla.spark.pipeline.replay import Replay
 from ottla.spark.pipeline.values import Codec, codec
 from ottla.spark.pipeline.values.rows import framed, framed_column
@@ -47,6 +51,11 @@ if TYPE_CHECKING:
 # Columns that a plan has beside those of its user.
 PARSED = "_ottla_parsed"
 ENCODED = "_ottla_encoded"
+WHOLE = "_ottla_record"
+ERROR = "_ottla_error"
+UNMET = "_ottla_unmet"
+PLACE = "_ottla_place"
+REFUSED = "_ottla_refused"
 _AGE = "_ottla_age"
 
 METRICS_IN = "ottla_in"
@@ -99,33 +108,94 @@ class Context:
         return self.codecs[id(topic)]
 
 
-def read(context: Context, source: Source, *, tolerant: bool) -> DataFrame:
-    """An input; `tolerant` where somebody else takes care of what does not parse."""
+def read(context: Context, source: Source, *, tolerant: bool, where: str = "") -> DataFrame:
+    """An input; `tolerant` where somebody else takes care of what does not parse; `where` names it in messages."""
     if isinstance(source, Topic):
-        return _read_topic(context, source, tolerant=tolerant)
+        return _read_topic(context, source, tolerant=tolerant, where=where)
     if isinstance(source, Parquet):
         return context.spark.read.options(**source.options).parquet(source.path)
+    secrets = context.pipeline.secrets
     if isinstance(source, Delta):
         from ottla.spark.pipeline.lake.delta import read_table as read_delta
 
-        return context.spark.createDataFrame(read_delta(source))
-    assert isinstance(source, Iceberg)
-    from ottla.spark.pipeline.lake.iceberg import read_table as read_iceberg
+        with discreetly(secrets):
+            rows = read_delta(with_secrets(source, secrets))
+    else:
+        from ottla.spark.pipeline.lake.iceberg import read_table as read_iceberg
 
-    return context.spark.createDataFrame(read_iceberg(source))
+        assert isinstance(source, Iceberg)
+        with discreetly(secrets):
+            rows = read_iceberg(with_secrets(source, secrets))
+    return context.spark.createDataFrame(rows)
 
 
-def _read_topic(context: Context, topic: Topic, *, tolerant: bool) -> DataFrame:
+def with_secrets(table: Delta | Iceberg, secrets: Mapping[str, str]) -> Any:
+    """A table's declaration as those need it who open the table."""
+    if isinstance(table, Iceberg):
+        return replace(table, catalog=revealed(table.catalog, secrets))
+    return replace(table, options=revealed(table.options, secrets))
+
+
+def _read_topic(context: Context, topic: Topic, *, tolerant: bool, where: str) -> DataFrame:
     values = context.codec_of(topic)
     raw = records(context, topic, stream=not topic.table, headers=topic.headers is not None)
     if values is None:
-        return raw
+        return _as_expected(context, raw, topic, where)
     keep = topic.table or topic.tombstones == "keep"
     parsed = parse(raw, values, keep_tombstones=keep)
     counted = _counted(context, parsed, values)
     good = _good(counted, values, topic, fail=not tolerant and topic.on_error == "fail")
-    shaped = good.select(*_columns(good, values, topic))
-    return _newest(shaped, topic) if topic.table else shaped
+    columns = _columns(good, values, topic)
+    if topic.table:
+        return _as_expected(context, _newest(good.select(*columns), topic), topic, where)
+    shaped = good.select(*columns, *([_place().alias(PLACE)] if topic.expect else []))
+    return _as_expected(context, shaped, topic, where)
+
+
+def _place() -> Column:
+    from pyspark.sql import functions as F
+
+    return F.struct("partition", "offset", F.col("value").isNull().alias("tombstone"))
+
+
+def _as_expected(context: Context, rows: DataFrame, topic: Topic, where: str) -> DataFrame:
+    """An input's rows that meet what is expected of them; those for the dead letters are in `letters`."""
+    from pyspark.sql import functions as F
+
+    if not topic.expect:
+        return rows
+    _check_expectations(rows.drop(PLACE), topic.expect, where)
+    spared, place = None, F.lit(f"{topic.name}: ")
+    if not topic.table:
+        at = _place() if PLACE not in rows.columns else F.col(PLACE)
+        spared = at["tombstone"]
+        offset = F.concat_ws(" at offset ", at["partition"], at["offset"])
+        place = F.concat(F.lit(f"{topic.name}-"), offset, F.lit(": "))
+    judged = expectations.judged(rows, topic.expect, spared)
+    counted = expectations.counted(judged, topic.expect, context.metrics_name(expectations.METRICS))
+    return expectations.kept(counted, topic.expect, place).drop(expectations.VERDICT, PLACE)
+
+
+def _check_expectations(rows: DataFrame, expected: Sequence[Expect], where: str) -> None:
+    problems = [Problem(where, what) for what in expectations.misunderstood(rows, expected)]
+    if problems:
+        raise PipelineError(problems)
+
+
+def as_expected(context: Context, stream: Stream, result: DataFrame) -> DataFrame:
+    """A result's rows that meet what is expected of them, and those for the dead letters, with the reason (REFUSED)."""
+    from pyspark.sql import functions as F
+
+    if not stream.expect:
+        return result
+    _check_expectations(result, stream.expect, context.pipeline.where(stream, "expect"))
+    judged = expectations.judged(result, stream.expect)
+    counted = expectations.counted(judged, stream.expect, context.metrics_name(expectations.METRICS))
+    letters = bool(expectations.numbers(stream.expect, expectations.DEAD_LETTER))
+    kept = expectations.kept(counted, stream.expect, F.lit("a row of the result: "), letters=letters)
+    if letters:
+        kept = kept.withColumn(REFUSED, expectations.reason(stream.expect))
+    return kept.drop(expectations.VERDICT)
 
 
 def records(context: Context, topic: Topic, *, stream: bool, headers: bool) -> DataFrame:
@@ -140,7 +210,7 @@ def records(context: Context, topic: Topic, *, stream: bool, headers: bool) -> D
         settings["ottla.group"] = context.group
     if headers:
         settings["includeHeaders"] = "true"
-    settings |= topic.options
+    settings |= revealed(topic.options, context.pipeline.secrets)
     reader: Any = context.spark.readStream if stream else context.spark.read
     found: DataFrame = reader.format("ottla").options(**settings).load()
     end_ms = context.replay.to_ms if stream and context.replay is not None else None
@@ -259,16 +329,25 @@ def _declared(values: Codec) -> list[Any]:
 
 
 def letters(context: Context, stream: Stream) -> DataFrame | None:
-    """All records of a stream's inputs that do not parse; None where all are raw."""
-    found: dict[str, DataFrame] = {}
+    """All records of a stream's inputs that do not parse or are not as expected; None where that cannot be."""
+    found: list[DataFrame] = []
+    parsed: set[str] = set()
+    judged: list[Topic] = []
     for _, _, source in context.pipeline.inputs(stream):
-        if isinstance(source, Topic) and not source.table and source.name not in found:
-            values = context.codec_of(source)
-            if values is not None:
-                found[source.name] = _of_topic(context, stream, source, values)
+        if not isinstance(source, Topic) or source.table:
+            continue
+        values = context.codec_of(source)
+        unparsed = values is not None and source.name not in parsed
+        # One topic may be several inputs, of which each may expect something else.
+        aside = expectations.numbers(source.expect, expectations.DEAD_LETTER) if source not in judged else []
+        if unparsed or aside:
+            found.append(_of_topic(context, stream, source, values, aside, unparsed=unparsed))
+        judged.append(source)
+        if unparsed:
+            parsed.add(source.name)
     if not found:
         return None
-    first, *others = found.values()
+    first, *others = found
     for other in others:
         first = first.unionByName(other)
     from pyspark.sql import functions as F
@@ -276,33 +355,61 @@ def letters(context: Context, stream: Stream) -> DataFrame | None:
     return first.observe(context.metrics_name(METRICS_OUT), F.count(F.lit(1)).alias("rows"))
 
 
-def _of_topic(context: Context, stream: Stream, topic: Topic, values: Codec) -> DataFrame:
+def _of_topic(
+    context: Context,
+    stream: Stream,
+    topic: Topic,
+    values: Codec | None,
+    numbers: list[int],
+    *,
+    unparsed: bool,
+) -> DataFrame:
+    """A topic's records that do not parse, and those whose rows do not meet one of these expectations: one read for
+    both, so that an expectation more or less does not change what the query's checkpoint is about."""
     from pyspark.sql import functions as F
 
-    raw = records(context, topic, stream=True, headers=True)
-    bad = parse(raw, values, keep_tombstones=False).where(failure(values).isNotNull()).drop(PARSED)
-    explained = bad.withColumn("reason", _explained(values))
+    rows = records(context, topic, stream=True, headers=True).where(F.col("value").isNotNull())
+    whole = F.struct("key", "value", "headers", "topic", "partition", "offset").alias(WHOLE)
+    error = F.lit(None).cast("string")
+    columns: list[Any] = ["*"]
+    if values is not None:
+        rows = parse(rows, values, keep_tombstones=False)
+        error = failure(values)
+        columns = list(_columns(rows, values, topic)) if numbers else []
+    rows = rows.select(*columns, whole, error.alias(ERROR))
+    wanted = F.col(ERROR).isNotNull() if unparsed else F.lit(False)
+    reason = F.lit(None).cast("string")
+    if numbers:
+        rows = expectations.judged(rows, topic.expect, F.col(ERROR).isNotNull())
+        wanted |= F.coalesce(F.col(expectations.VERDICT).isin(numbers), F.lit(False))
+        reason = expectations.reason(topic.expect)
+    bad = rows.where(wanted).select(f"{WHOLE}.*", ERROR, reason.alias(UNMET))
+    if unparsed and values is not None:
+        value = F.when(F.col(ERROR).isNotNull(), F.col("value"))
+        bad = bad.withColumn(ERROR, F.concat(F.lit("the value "), _explained(values, value)))
     reasons = headers_with(
         F.col("headers"),
-        header("reason", F.concat(F.lit("the value "), F.col("reason"))),
+        header("reason", F.coalesce(ERROR, UNMET)),
         header("stream", F.lit(context.pipeline.group_of(stream))),
         header("topic", F.col("topic")),
         header("partition", F.col("partition")),
         header("offset", F.col("offset")),
     )
-    return explained.select("key", "value", reasons.alias("headers"))
+    return bad.select("key", "value", reasons.alias("headers"))
 
 
-def _explained(values: Codec) -> Column:
+def _explained(values: Codec, value: Column) -> Column:
     """The exact reason, found in Python: there are few such records, or it does not matter how fast it goes."""
     from pyspark.sql import functions as F
 
-    def explain(value: Any) -> str:
+    def explain(value: Any) -> str | None:
+        if value is None:
+            return None
         data = bytes(value)
         return (None if values.is_framed else framed(data)) or values.explain(data)
 
     # Not deterministic, as far as Spark needs to know: it must not be moved before the filter.
-    return F.udf(explain, "string", useArrow=False).asNondeterministic()(F.col("value"))
+    return F.udf(explain, "string", useArrow=False).asNondeterministic()(value)
 
 
 def header(name: str, value: Column) -> Column:
@@ -356,7 +463,7 @@ def value_columns(sink: Topic, columns: StructType, values: Codec) -> StructType
     """The columns that make the value: all but the headers, and the key's where the schema or the text says so."""
     from pyspark.sql.types import StructType
 
-    left_out = {sink.headers}
+    left_out = {sink.headers, REFUSED}
     if values.columns is not None:
         left_out |= {name for name in sink.key if name not in values.columns.names}
     if sink.write_format == "string":
@@ -370,17 +477,19 @@ def encode(pipeline: DeclaredPipeline, stream: Stream, result: DataFrame) -> Dat
 
     sink = stream.out
     values = codec(sink, sink.write_format, pipeline.base_dir, writing=True)
+    refused = REFUSED in result.columns
     if values is None:
-        return result
+        return _raw_with_refused(result, pipeline, stream) if refused else result
     columns = value_columns(sink, result.schema, values)
     row = F.struct(*[F.col(_quoted(name)) for name in columns.names])
     shaped = result.select(
         _key(sink).alias("key"),
         values.encode(row, columns).alias(ENCODED),
         (F.col(_quoted(sink.headers)) if sink.headers else F.lit(None).cast(HEADERS)).alias("headers"),
-        *([F.to_json(row).cast("binary").alias("row")] if values.can_fail_to_write else []),
+        *([F.to_json(row).cast("binary").alias("row")] if values.can_fail_to_write or refused else []),
+        *([REFUSED] if refused else []),
     )
-    if not values.can_fail_to_write:
+    if not values.can_fail_to_write and not refused:
         value = F.col(ENCODED)["value"].alias("value")
         return shaped.select("key", value, *(["headers"] if sink.headers else []))
     return _with_failures(shaped, pipeline, stream)
@@ -390,6 +499,10 @@ def _with_failures(shaped: DataFrame, pipeline: DeclaredPipeline, stream: Stream
     from pyspark.sql import functions as F
 
     error, value = F.col(ENCODED)["error"], F.col(ENCODED)["value"]
+    said = F.concat(F.lit("cannot be written: "), error)
+    if REFUSED in shaped.columns:
+        said = F.coalesce(F.col(REFUSED), said)
+        error = F.coalesce(F.col(REFUSED), error)
     if stream.dead_letter is None:
         text = F.concat(F.lit(f"{stream.name}: a row cannot be written to {stream.out.name}: "), error)
         return shaped.select(
@@ -397,12 +510,7 @@ def _with_failures(shaped: DataFrame, pipeline: DeclaredPipeline, stream: Stream
             F.when(error.isNull(), value).otherwise(F.raise_error(text).cast("binary")).alias("value"),
             *(["headers"] if stream.out.headers else []),
         )
-    reasons = headers_with(
-        F.col("headers"),
-        header("reason", F.concat(F.lit("cannot be written: "), error)),
-        header("stream", F.lit(pipeline.group_of(stream))),
-        header("topic", F.lit(stream.out.name)),
-    )
+    reasons = _reasons_of_row(F.col("headers"), said, pipeline, stream)
     return shaped.select(
         "key",
         F.when(error.isNull(), value).otherwise(F.col("row")).alias("value"),
@@ -411,6 +519,38 @@ def _with_failures(shaped: DataFrame, pipeline: DeclaredPipeline, stream: Stream
         .otherwise(F.lit(stream.dead_letter.name))
         .alias("topic"),
     )
+
+
+def _reasons_of_row(headers: Column, said: Column, pipeline: DeclaredPipeline, stream: Stream) -> Column:
+    from pyspark.sql import functions as F
+
+    return headers_with(
+        headers,
+        header("reason", said),
+        header("stream", F.lit(pipeline.group_of(stream))),
+        header("topic", F.lit(stream.out.name)),
+    )
+
+
+def _raw_with_refused(result: DataFrame, pipeline: DeclaredPipeline, stream: Stream) -> DataFrame:
+    """Raw rows, those that are not as expected on their way to the dead letters."""
+    from pyspark.sql import functions as F
+
+    good = F.col(REFUSED).isNull()
+    own = {name: F.col(name) for name in RAW_COLUMNS if name in result.columns}
+    headers = own.get("headers", F.lit(None)).cast(HEADERS)
+    columns = {
+        **own,
+        "headers": F.when(good, headers).otherwise(
+            _reasons_of_row(headers, F.col(REFUSED), pipeline, stream)
+        ),
+        "topic": F.when(good, own.get("topic", F.lit(stream.out.name))).otherwise(
+            F.lit(stream.dead_letter.name)
+        ),
+    }
+    if "partition" in own:
+        columns["partition"] = F.when(good, own["partition"])
+    return result.select(*[column.alias(name) for name, column in columns.items()])
 
 
 def _key(sink: Topic) -> Column:

@@ -14,7 +14,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,10 @@ from ottla.spark.pipeline.declare import (
     parse_start,
     parse_trigger,
 )
+from ottla.spark.pipeline.expectations import DEAD_LETTER
+from ottla.spark.pipeline.expectations import refused as refused_expectations
+from ottla.spark.pipeline.given import Answers, Given, find_secrets, of_environment, refused_secrets
+from ottla.spark.pipeline.parameters import Param, ParameterError, Secret, answering
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,13 +131,40 @@ def check(pipeline: Pipeline) -> list[Problem]:
 def _check_stream(pipeline: Pipeline, stream: Stream) -> Iterator[Problem]:
     yield from _check_declaration(pipeline, stream)
     yield from _check_parameters(pipeline, stream, ())
+    yield from _check_expectations(pipeline, stream)
     for declared, parameter, source in pipeline.inputs(stream):
-        for what in _check_source(pipeline, source):
+        for what in (*_check_source(pipeline, source), *refused_secrets(source)):
             yield pipeline.problem(declared, parameter, what)
-    for what in _check_sink(pipeline, stream):
+    for what in (*_check_sink(pipeline, stream), *refused_secrets(stream.out)):
         yield pipeline.problem(stream, "out", what)
-    for what in _check_dead_letter(stream.dead_letter):
+    for what in (*_check_dead_letter(stream.dead_letter), *refused_secrets(stream.dead_letter)):
         yield pipeline.problem(stream, "dead_letter", what)
+
+
+def _check_expectations(pipeline: Pipeline, stream: Stream) -> Iterator[Problem]:
+    has_dead_letter = stream.dead_letter is not None
+    for declared, parameter, source in pipeline.inputs(stream):
+        if isinstance(source, Topic):
+            for what in refused_expectations(source.expect, has_dead_letter=has_dead_letter, of_input=True):
+                yield pipeline.problem(declared, parameter, what)
+            if source.table and _wants_dead_letters(source.expect):
+                what = "expect: a table is read again and again, and its rows cannot be dead letters: drop or fail"
+                yield pipeline.problem(declared, parameter, what)
+    for what in refused_expectations(stream.expect, has_dead_letter=has_dead_letter, of_input=False):
+        yield pipeline.problem(stream, "expect", what.removeprefix("expect: "))
+    if not isinstance(stream.out, Topic) and _wants_dead_letters(stream.expect):
+        what = "action='dead_letter' of a result needs out=topic(...): both are written in one transaction"
+        yield pipeline.problem(stream, "expect", what)
+    for parameter, sink in (("out", stream.out), ("dead_letter", stream.dead_letter)):
+        if isinstance(sink, Topic) and sink.expect:
+            what = "expect: is for an input; for the result there is @pipeline.stream(expect=[...])"
+            yield pipeline.problem(stream, parameter, what)
+
+
+def _wants_dead_letters(expected: Any) -> bool:
+    return isinstance(expected, tuple) and any(
+        getattr(one, "action", None) == DEAD_LETTER for one in expected
+    )
 
 
 def _check_declaration(pipeline: Pipeline, stream: Stream) -> Iterator[Problem]:
@@ -165,7 +196,7 @@ def _check_parameters(pipeline: Pipeline, declared: Declared, path: tuple[View, 
             yield pipeline.problem(declared, name, f"{default.name!r} is a stream, not a view{hint}")
         elif name != SESSION_PARAMETER and default is inspect.Parameter.empty:
             yield pipeline.problem(declared, name, f"has no source; write {name}=topic(...)")
-        elif name != SESSION_PARAMETER and not isinstance(default, SOURCES):
+        elif name != SESSION_PARAMETER and not isinstance(default, (*SOURCES, Param, Secret)):
             kind = type(default).__name__
             yield pipeline.problem(
                 declared, name, f"takes a topic, a table or a view, not {kind} {default!r}"
@@ -310,16 +341,29 @@ def _choice(value: object, known: tuple[str, ...]) -> str:
     return f"{value!r} is none of {', '.join(known)}{did_you_mean(str(value), known)}"
 
 
-def load(path: str | Path) -> Pipeline:
-    """The pipeline of a file (or of an importable module, by its dotted name); PipelineError if it cannot run."""
+def load(path: str | Path, given: Given | None = None) -> Pipeline:
+    """The pipeline of a file (or of an importable module, by its dotted name); PipelineError if it cannot run.
+
+    `given` is what its parameters and secrets are; nothing: what the environment says.
+    """
     file = find(str(path))
-    declared = _execute(file)
+    given = of_environment() if given is None else given
+    answers = Answers(given, file)
+    try:
+        with answering(answers.named):
+            declared = _execute(file)
+    except PipelineError as error:
+        # A value that is missing at the file's top may be all that is wrong further down.
+        raise (PipelineError(answers.problems) if answers.problems else error) from None
     streams = tuple(found for found in declared if isinstance(found, Stream))
     pipeline = Pipeline(file.stem, file, streams)
-    problems = check(pipeline)
+    found = [] if answers.problems else check(pipeline)
+    answers.of_functions(pipeline)
+    secrets, missing = ({}, []) if given.secrets is None else find_secrets(pipeline, given.secrets)
+    problems = [*found, *answers.problems, *missing]
     if problems:
-        raise PipelineError(problems)
-    return pipeline
+        raise PipelineError(dict.fromkeys(problems))
+    return replace(pipeline, values=answers.values, texts=answers.texts, secrets=secrets)
 
 
 def find(path: str) -> Path:
@@ -380,7 +424,7 @@ def _explain(file: Path, error: Exception) -> Problem:
         package = (error.name or "").partition(".")[0]
         remedy = f"; {install('spark')}" if package in ("pyspark", "pyarrow") else ""
         return Problem(where, f"the package {package!r} is not installed{remedy}")
-    if isinstance(error, DeclarationError):
+    if isinstance(error, DeclarationError | ParameterError):
         return Problem(where, str(error))
     if isinstance(error, TypeError):
         return Problem(where, _explain_call(str(error)))
@@ -389,10 +433,10 @@ def _explain(file: Path, error: Exception) -> Problem:
 
 def _explain_call(message: str) -> str:
     """Python's words for a wrong argument, with the name that was meant."""
-    from ottla.spark.pipeline import declare
+    from ottla.spark import pipeline
 
     found = _UNEXPECTED.search(message)
-    function = getattr(declare, found[1], None) if found else None
+    function = getattr(pipeline, found[1], None) if found else None
     if found is None or function is None:
         return message if _MISSING.search(message) else f"TypeError: {message}"
     import inspect

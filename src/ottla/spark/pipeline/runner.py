@@ -43,6 +43,14 @@ from ottla.spark.connection import PREFIX
 from ottla.spark.pipeline import state
 from ottla.spark.pipeline.contents import relative_paths, request_for
 from ottla.spark.pipeline.declare import PipelineError
+from ottla.spark.pipeline.given import (
+    DiscreetStream,
+    Given,
+    Secrets,
+    Source,
+    hiding,
+    shown,
+)
 from ottla.spark.pipeline.lineage import OpenLineage
 from ottla.spark.pipeline.load import Pipeline, load
 from ottla.spark.pipeline.metrics import PATH as METRICS_PATH
@@ -123,11 +131,13 @@ class Supervised:
         figures: Figures,
         restart: Callable[[], StreamingQuery],
         give_up_after_s: float = inf,
+        hide: Callable[[str], str] = str,
     ) -> None:
         self.query = query
         self.figures = figures
         self._restart = restart
         self._give_up_after_s = give_up_after_s
+        self._hide = hide
         self._failures = 0
         self._failing_since = 0.0
         self._failed_at_batch = -1
@@ -170,7 +180,7 @@ class Supervised:
         return None if error is None else self._failed(error, now, say)
 
     def _failed(self, error: BaseException, now: float, say: Callable[[str], None]) -> str | None:
-        reason = sentence(error)
+        reason = self._hide(sentence(error))
         # The whole of what Spark says is for its log; people read the sentence.
         print(f"{self.figures.name} failed:\n{error}", file=sys.stderr, flush=True)
         delay = self._delay(str(error), now)
@@ -365,6 +375,12 @@ class Spec:
     submitted: bool = False  # by spark-submit, which has chosen the master and the settings
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    params: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def given(self) -> Given:
+        """What the one who started this has found."""
+        return Given((Source("--param", self.params),), Secrets(known=self.secrets))
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Spec:
@@ -383,18 +399,19 @@ class Spec:
         """For the next start: what is secret is kept nowhere, only that there was something."""
         secret = [key for key in self.options if key.removeprefix(PREFIX) in SECRET_KEYS]
         options = {key: value for key, value in self.options.items() if key not in secret}
-        return {**asdict(self), "options": options, "not_kept": secret}
+        return {**asdict(self), "options": options, "secrets": {}, "not_kept": secret}
 
 
 class RunLog:
     """The log for people: one line for what happened, with its time."""
 
-    def __init__(self, file: TextIO) -> None:
+    def __init__(self, file: TextIO, hide: Callable[[str], str] = str) -> None:
         self._file = file
+        self._hide = hide
 
     def say(self, text: str) -> None:
         stamp = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-        for line in text.splitlines() or [""]:
+        for line in self._hide(text).splitlines() or [""]:
             print(f"{stamp}Z {line}", file=self._file, flush=True)
 
 
@@ -420,6 +437,7 @@ class Runner:
             spark_log=spec.spark_log,
             checkpoints=checkpoints,
         )
+        self._hide = hiding(spec.secrets.values())
         self._queries: list[Supervised] = []
         self._streams: list[dict[str, Any]] = []  # as they were last published
         self._problems: list[str] = []
@@ -451,6 +469,7 @@ class Runner:
             except Exception as error:  # noqa: BLE001 - whatever ends a run is reported to whoever watches it
                 self._log_stack()
                 problems = [f"{type(error).__name__}: {first_line(error)}"]
+            problems = [self._hide(problem) for problem in problems]
             ended = state.FAILED if problems else state.STOPPED if self._stop.is_set() else state.FINISHED
             for problem in problems:
                 self._log.say(f"failed: {problem}")
@@ -481,9 +500,10 @@ class Runner:
 
     def _with_spark(self) -> list[str]:
         spec = self._spec
-        pipeline = replace(load(spec.file), name=spec.name)
+        pipeline = replace(load(spec.file, spec.given()), name=spec.name)
         if spec.replay is not None:
             pipeline = replayed(pipeline, spec.replay)
+        self._run = replace(self._run, params=shown(pipeline.values))
         self._nothing_begun = True
         self._log.say(f"starting Spark ({self._run.spark})")
         spark, packed = self._session(pipeline)
@@ -514,6 +534,7 @@ class Runner:
                     Figures(self._short(one.name)),
                     one.start,
                     inf if spec.give_up_after_s is None else spec.give_up_after_s,
+                    self._hide,
                 )
                 for one, query in zip(plans, started, strict=True)
             ]
@@ -658,11 +679,12 @@ def figures_line(figures: Figures, final: bool = False) -> str:
     lag = "" if figures.lag is None else f", {figures.lag:,} records ({figures.lag_seconds:g} s) behind"
     bad = f", {figures.bad:,} did not parse" if figures.bad else ""
     late = f", {figures.late:,} came too late" if figures.late else ""
+    unmet = "".join(f", {count:,} not {name!r}" for name, count in figures.unmet.items() if count)
     state_rows = f", {figures.state_rows:,} rows of state" if figures.state_rows else ""
     speed = "" if final else f" ({figures.in_per_s:,.0f}/s)"
     return (
         f"{figures.name}: batch {figures.batch_id}, {figures.rows_in:,} rows in{speed}, {figures.rows_out:,} out"
-        f"{bad}{late}{lag}{state_rows}, {figures.batch_ms or 0:,} ms the last batch"
+        f"{bad}{late}{unmet}{lag}{state_rows}, {figures.batch_ms or 0:,} ms the last batch"
     )
 
 
@@ -698,7 +720,10 @@ def read_spec(fd: int) -> Spec:
 def main() -> int:
     spec = read_spec(0)
     with open(spec.log, "a") as file:
-        log = RunLog(file)
+        hide = hiding(spec.secrets.values())
+        if spec.secrets:
+            sys.stderr, sys.stdout = DiscreetStream(sys.stderr, hide), DiscreetStream(sys.stdout, hide)
+        log = RunLog(file, hide)
         try:
             return Runner(spec, log).run()
         except state.AlreadyRunning as error:

@@ -35,16 +35,22 @@ from ottla.spark.pipeline.declare import (
     parameters,
     parse_trigger,
 )
+from ottla.spark.pipeline.expectations import observed as observed_expectations
 from ottla.spark.pipeline.frames import (
     DEAD_LETTER_SUFFIX,
     METRICS_IN,
     METRICS_OUT,
+    REFUSED,
     Context,
+    as_expected,
     check_columns,
     encode,
     letters,
     read,
+    with_secrets,
 )
+from ottla.spark.pipeline.given import DiscreetWriter, discreetly, hiding, revealed
+from ottla.spark.pipeline.parameters import Param, Secret
 from ottla.spark.pipeline.replay import Replay
 
 if TYPE_CHECKING:
@@ -162,8 +168,23 @@ def _result(context: Context, stream: Stream) -> DataFrame:
 
     tolerant = stream.dead_letter is not None
     made = _call(context, stream, tolerant, {})
+    _check_plan(context, stream, made)
     check_columns(context.pipeline, stream, made)
-    return made.observe(context.metrics_name(METRICS_OUT), F.count(F.lit(1)).alias("rows"))
+    kept = as_expected(context, stream, made)
+    written = F.when(F.col(REFUSED).isNull(), F.lit(1)) if REFUSED in kept.columns else F.lit(1)
+    return kept.observe(context.metrics_name(METRICS_OUT), F.count(written).alias("rows"))
+
+
+def _check_plan(context: Context, stream: Stream, made: DataFrame) -> None:
+    """A secret that a function has put into the plan would be shown with it, everywhere. (A plan that is made on a
+    Spark Connect server cannot be looked at here.)"""
+    secrets = context.pipeline.secrets
+    if not secrets or not hasattr(made, "_jdf"):
+        return
+    shown = made._jdf.queryExecution().analyzed().toString()
+    if hiding(secrets.values())(shown) != shown:
+        what = "a secret's text is in the plan, which Spark shows to everybody; use it inside a UDF, not as a literal"
+        raise PipelineError(context.pipeline.problem(stream, "", what))
 
 
 def _call(context: Context, declared: Declared, tolerant: bool, views: dict[View, DataFrame]) -> DataFrame:
@@ -175,9 +196,15 @@ def _call(context: Context, declared: Declared, tolerant: bool, views: dict[View
             given[name] = views[default]
         elif name == SESSION_PARAMETER:
             given[name] = context.spark
+        elif isinstance(default, Param):
+            given[name] = context.pipeline.values[f"{declared.name}.{name}"]
+        elif isinstance(default, Secret):
+            given[name] = context.pipeline.secrets[default.name]
         else:
-            given[name] = read(context, default, tolerant=tolerant)
-    made: Any = declared.function(**given)
+            where = context.pipeline.where(declared, name)
+            given[name] = read(context, default, tolerant=tolerant, where=where)
+    with discreetly(context.pipeline.secrets):
+        made: Any = declared.function(**given)
     if not hasattr(made, "writeStream"):
         what = f"returns {type(made).__name__}, not a DataFrame"
         raise PipelineError(context.pipeline.problem(declared, "", what))
@@ -200,8 +227,10 @@ def _writer(context: Context, stream: Stream, result: DataFrame, checkpoint: str
         writer = result.writeStream.outputMode("append").format("parquet").options(**sink.options)
         return writer.option("path", sink.path).partitionBy(*sink.partition_by)
     assert isinstance(sink, Delta | Iceberg)
+    secrets = context.pipeline.secrets
+    write = _lake_writer(with_secrets(sink, secrets), stream.mode, checkpoint)
     return result.writeStream.outputMode(stream.mode).foreachBatch(
-        _lake_writer(sink, stream.mode, checkpoint)
+        DiscreetWriter(write, secrets) if secrets else write
     )
 
 
@@ -215,7 +244,7 @@ def _sink_settings(context: Context, sink: Topic, by_column: bool) -> dict[str, 
     settings: dict[str, Any] = {"kafka.bootstrap.servers": context.bootstrap, **context.options}
     if not by_column:
         settings["topic"] = sink.name
-    return settings | dict(sink.options)
+    return settings | revealed(sink.options, context.pipeline.secrets)
 
 
 def _lake_writer(sink: Delta | Iceberg, mode: str, checkpoint: str) -> Callable[[DataFrame, int], None]:
@@ -282,6 +311,7 @@ class Figures:
     lag: int | None = None
     lag_seconds: float | None = None
     problem: str = ""
+    unmet: dict[str, int] = field(default_factory=dict)  # rows that did not meet an expectation, by its name
     offsets: dict[str, dict[str, int]] = field(default_factory=dict, repr=False)
     _rates: tuple[Rate, Rate] = field(default_factory=lambda: (Rate(), Rate()), repr=False)
 
@@ -306,6 +336,8 @@ class Figures:
         self.bad += _observed(report, METRICS_IN, "bad")
         operators = report.get("stateOperators") or []
         self.late += sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators)
+        for name, count in observed_expectations(report).items():
+            self.unmet[name] = self.unmet.get(name, 0) + count
         self.batch_ms = int(duration.get("triggerExecution", report.get("batchDuration") or 0))
 
     def _add_state(self, report: Mapping[str, Any]) -> None:
@@ -328,6 +360,7 @@ class Figures:
             "rows_out": self.rows_out,
             "bad": self.bad,
             "late": self.late,
+            "expectations": dict(self.unmet),
             "in_per_s": round(self.in_per_s, 1),
             "out_per_s": round(self.out_per_s, 1),
             "lag": self.lag,

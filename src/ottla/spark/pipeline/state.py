@@ -53,6 +53,7 @@ class Run:
     metrics: str = ""  # where its figures are served
     problems: tuple[str, ...] = field(default_factory=tuple)
     created: tuple[str, ...] = field(default_factory=tuple)  # topics, by this run
+    params: Mapping[str, Any] = field(default_factory=dict)  # values of this run: STREAM.NAME
 
 
 def default_state_dir(environ: Mapping[str, str]) -> Path:

@@ -67,6 +67,8 @@ def main(arguments: Sequence[str]) -> int:
         available_now=args.available_now,
         create_topics=args.create_topics,
         options=options,
+        params=pipeline.texts,
+        secrets=pipeline.secrets,
         submitted=args.master is None,
     )
     try:
