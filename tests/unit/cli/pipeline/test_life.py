@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -171,7 +172,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Spec]:
         started.append(spec)
         return 0
 
-    monkeypatch.setattr(runs, "checked", lambda file, name: (file, name))
+    monkeypatch.setattr(runs, "checked", lambda *_: SimpleNamespace(texts={}, secrets={}))
     monkeypatch.setattr(runs, "check_topics", lambda *_, **__: None)
     monkeypatch.setattr(runs, "detached", detached)
     return started
@@ -204,6 +205,32 @@ def test_what_is_wrong_with_the_file_stops_nothing(
     assert pipeline(home, "restart", "clicks") == 1
     assert "gone.py" in capsys.readouterr().err
     assert stand_in.poll() is None
+
+
+def test_parameters_are_kept_unless_they_are_given_and_secrets_are_asked_for_anew(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[Spec] = []
+    monkeypatch.setattr(runs, "check_topics", lambda *_, **__: None)
+    monkeypatch.setattr(runs, "detached", lambda spec, _: started.append(spec) or 0)
+    file = tmp_path / "clicks.py"
+    file.write_text(
+        "from ottla.spark import param, pipeline, secret, topic\n"
+        "@pipeline.stream(out=topic('out'))\n"
+        "def copy(rows=topic('in', schema='n int'), least=param(int), most=param(int, 9), token=secret('TOKEN')):\n"
+        "    return rows\n"
+    )
+    last = spec_of(
+        home, file=str(file), params={"copy.least": "3", "copy.most": "5"}, secrets={"TOKEN": "hush"}
+    )
+    home.write_spec(last.to_keep())
+    assert "hush" not in (home.path / "spec.json").read_text()
+    assert pipeline(home, "restart", "clicks") == 1
+    assert "secret('TOKEN') is nowhere" in capsys.readouterr().err
+    monkeypatch.setenv("OTTLA_SECRET_TOKEN", "another")
+    assert pipeline(home, "restart", "clicks", "--param", "least=4") == 0
+    (spec,) = started
+    assert (spec.params, spec.secrets) == ({"copy.least": "4", "copy.most": "5"}, {"TOKEN": "another"})
 
 
 def test_secrets_are_kept_nowhere(home: Home, asked: list[Spec], capsys: pytest.CaptureFixture[str]) -> None:
