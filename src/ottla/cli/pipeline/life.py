@@ -243,7 +243,7 @@ def _reset(args: argparse.Namespace, home: Home) -> int:
     say(f"{home.name}: {', '.join(streams)} set aside in {aside}")
     say(
         f"the next run of {home.name} begins where its topics' start= says, and writes its rows again: see replay in "
-        "docs/pipelines.md"
+        "docs/pipelines-operations.md"
     )
     return 0
 

@@ -56,6 +56,14 @@ def page(pipeline: str, streams: Sequence[Mapping[str, Any]]) -> str:
                 shown = value if metric.factor == 1 else round(value * metric.factor, 6)
                 lines.append(f"{metric.name}{suffix}{_labels(pipeline, stream['stream'])} {shown}")
     lines += [
+        "# TYPE ottla_pipeline_rows_unmet counter",
+        "# HELP ottla_pipeline_rows_unmet Rows that did not meet an expectation.",
+    ]
+    for stream in streams:
+        for name, count in stream.get("expectations", {}).items():
+            labels = _labels(pipeline, stream["stream"], expectation=name)
+            lines.append(f"ottla_pipeline_rows_unmet_total{labels} {count}")
+    lines += [
         "# TYPE ottla_pipeline_stream_state stateset",
         "# HELP ottla_pipeline_stream_state How a stream is.",
     ]

@@ -33,8 +33,11 @@ def test_it_is_what_a_run_publishes() -> None:
 
 
 def test_the_official_parser_takes_it() -> None:
-    families = list(text_string_to_metric_families(page("p", [STREAM])))
-    assert len(families) == len(METRICS) + 1
+    stream = {**STREAM, "expectations": {"price > 0": 4}}
+    families = {family.name: family for family in text_string_to_metric_families(page("p", [stream]))}
+    assert len(families) == len(METRICS) + 2
+    (unmet,) = families["ottla_pipeline_rows_unmet"].samples
+    assert (unmet.labels["expectation"], unmet.value) == ("price > 0", 4)
 
 
 def test_it_is_served_at_one_path() -> None:
