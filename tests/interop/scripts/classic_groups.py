@@ -423,8 +423,8 @@ def refusals_in_a_group(s: Script) -> None:
     group = coordinated(s, "refusals-inside")
     member, stranger = Member(s, group, "member"), Member(s, group, "stranger")
     with member, stranger:
+        # Not described here: of a group that has given out an id and nothing else Apache says Empty or Dead.
         member.join("comes")
-        describe(s, group, "an id was given", 6)
         stranger.heartbeat("an id that has not joined", member_id=member.member_id, generation_id=0)
         stranger.sync("an id that has not joined", member_id=member.member_id, generation_id=0)
         stranger.leave("an id is given back", members=[(member.member_id, None)])
