@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.interop.process import wait_until
 from tests.interop.scripts.acls import (
     ALLOW,
     CLUSTER,
@@ -21,6 +22,7 @@ DESCRIBE_ACLS, CREATE_ACLS, DELETE_ACLS = 29, 30, 31
 # Nothing but what this script asks about has such a name.
 NAME = "ruled"
 TOO_MANY = 10_001
+GONE_WITHIN_S = 30.0
 ALTER_CONFIGS, IDEMPOTENT_WRITE, DENY = 11, 12, 2
 
 # Not here: kinds that only filters have (ANY, MATCH). Of a request with one such rule Apache says of all of its rules
@@ -68,6 +70,12 @@ def _clean(s: JudgedScript, version: int) -> None:
         matching(principal_filter="User:nobody-at-all"),
     ]
     s.quiet(DELETE_ACLS, version, {"filters": about})
+    # An Apache broker hears of it a moment after its controller has answered.
+    wait_until(
+        lambda: not s.quiet(DESCRIBE_ACLS, version, matching(NAME))["resources"],
+        GONE_WITHIN_S,
+        "rules are gone",
+    )
     s.ask(DESCRIBE_ACLS, version, matching(NAME), "nothing is left")
 
 
