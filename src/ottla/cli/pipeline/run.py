@@ -90,6 +90,7 @@ def checked(file: str, name: str | None, given: Callable[[], Given] | None = Non
     from ottla.spark.pipeline.given import NOTHING
     from ottla.spark.pipeline.load import LEGAL_NAME, load
 
+    _require_packages()
     try:
         pipeline = load(file, NOTHING if given is None else given())
     except PipelineError as error:
@@ -110,9 +111,7 @@ def refused(error: Exception) -> CliError:
 
 def _require_spark(remote: str | None) -> None:
     """One sentence for what is missing, before anything else is tried."""
-    for package in ("pyspark", "pyarrow"):
-        if not _is_installed(package):
-            raise CliError(f"pipelines need the package {package}: {install('spark')}")
+    _require_packages()
     if remote is not None:
         for package in ("grpc", "grpc_status", "pandas", "google.rpc"):
             if not _is_installed(package):
@@ -124,6 +123,13 @@ def _require_spark(remote: str | None) -> None:
         find_java()
     except JavaMissing as error:
         raise CliError(str(error)) from None
+
+
+def _require_packages() -> None:
+    """Schemas are Spark's, so a file cannot be read without its package."""
+    for package in ("pyspark", "pyarrow"):
+        if not _is_installed(package):
+            raise CliError(f"pipelines need the package {package}: {install('spark')}")
 
 
 def _is_installed(package: str) -> bool:

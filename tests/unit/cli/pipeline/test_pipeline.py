@@ -185,6 +185,20 @@ def test_what_is_not_installed_is_one_sentence(
     assert capsys.readouterr().err == f"ottla: {said}\n"
 
 
+@pytest.mark.parametrize("command", ["check", "graph", "package", "deploy"])
+def test_a_file_cannot_be_read_without_sparks_package(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    from ottla.cli.pipeline import run
+
+    assert main(["pipeline", "new", "views"]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(run, "_is_installed", lambda name: name != "pyspark")
+    more = ["--to", "systemd"] if command == "deploy" else []
+    assert main(["pipeline", command, "views.py", *more]) == 1
+    assert capsys.readouterr().err.startswith("ottla: pipelines need the package pyspark: pip install")
+
+
 def test_no_java_is_one_sentence(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
