@@ -103,19 +103,14 @@ def with_guess(client: Admin, name: str, error: KafkaError) -> KafkaError:
 
 def parse_datetime_ms(text: str) -> int:
     """ISO 8601, e.g. 2026-01-31T12:00:00.000; without a zone it is UTC, as kafka-consumer-groups has it."""
-    from datetime import UTC, datetime
+    from ottla.model.clock import moment_ms
 
     try:
-        moment = datetime.fromisoformat(text)
+        return moment_ms(text)
     except ValueError:
         raise UsageError(
             f"{text!r} is no time like 2026-01-31T12:00:00.000 or 2026-01-31T12:00:00+01:00"
         ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    # Whole milliseconds, without the rounding of a float.
-    elapsed = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (elapsed.days * 86_400 + elapsed.seconds) * 1000 + elapsed.microseconds // 1000
 
 
 def parse_duration_ms(text: str) -> int:

@@ -1,6 +1,7 @@
-"""Time as a parameter: nothing below the node reads the system's clock by itself."""
+"""Time as a parameter: nothing below the node reads the system's clock by itself; and times as people write them."""
 
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 
@@ -24,3 +25,12 @@ class SystemClock:
 
     def monotonic_ms(self) -> float:
         return time.monotonic() * 1000.0
+
+
+def moment_ms(text: str) -> int:
+    """ISO 8601 (2026-01-31T12:00:00.000) as milliseconds since 1970; without a zone it is UTC. ValueError."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    # Whole milliseconds, without the rounding of a float.
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)

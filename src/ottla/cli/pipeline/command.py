@@ -95,6 +95,7 @@ STATE_DIR = argument(
     complete="dir",
     help="where checkpoints, logs and progress are kept (default: $OTTLA_STATE_DIR or $XDG_STATE_HOME/ottla/pipelines)",
 )
+FILE = argument("file", complete="file", help="the pipeline: a Python file, or an importable module's name")
 NAME = argument("name", complete="pipeline", help="the pipeline's name, as `ottla pipeline list` shows it")
 CLIENT = (
     PROFILE,
@@ -354,9 +355,7 @@ COMMAND = Command(
         Command(
             "run",
             "check a pipeline's file, run it and show its progress",
-            argument(
-                "file", complete="file", help="the pipeline: a Python file, or an importable module's name"
-            ),
+            FILE,
             BOOTSTRAP,
             argument("--name", help="of the pipeline: its state, queries and groups (default: the file's)"),
             argument(
@@ -401,7 +400,7 @@ COMMAND = Command(
         Command(
             "check",
             "check a pipeline's file without running it",
-            argument("file", complete="file", help="the pipeline"),
+            FILE,
             *PARAMETERS,
             run=_check,
         ),
@@ -420,9 +419,7 @@ COMMAND = Command(
         Command(
             "package",
             "make what a Spark cluster needs to run a pipeline, and print how",
-            argument(
-                "file", complete="file", help="the pipeline: a Python file, or an importable module's name"
-            ),
+            FILE,
             BOOTSTRAP,
             argument("--name", help="of the pipeline (default: the file's)"),
             argument(
@@ -455,9 +452,7 @@ COMMAND = Command(
         Command(
             "deploy",
             "write what keeps a pipeline running: a systemd unit or a Kubernetes manifest",
-            argument(
-                "file", complete="file", help="the pipeline: a Python file, or an importable module's name"
-            ),
+            FILE,
             argument(
                 "--to",
                 required=True,

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 POLL_S = 0.2
 MAX_TAIL_BYTES = 1 << 20
-DEAD_LETTER = ".dead_letter"
 
 
 def logs(args: argparse.Namespace, home: Home) -> int:
@@ -249,14 +248,16 @@ def _reset(args: argparse.Namespace, home: Home) -> int:
 
 
 def _chosen(root: Path, home: Home, stream: str | None) -> list[Path]:
+    from ottla.spark.pipeline.frames import DEAD_LETTER_SUFFIX
+
     there = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
     if not there:
         raise CliError(f"{home.name} has no checkpoints in {root}: there is nothing to reset")
     if stream is None:
         return there
-    chosen = [path for path in there if path.name in (stream, stream + DEAD_LETTER)]
+    chosen = [path for path in there if path.name in (stream, stream + DEAD_LETTER_SUFFIX)]
     if not chosen:
-        names = [path.name for path in there if not path.name.endswith(DEAD_LETTER)]
+        names = [path.name for path in there if not path.name.endswith(DEAD_LETTER_SUFFIX)]
         raise unknown("stream", stream, names, f"ottla pipeline status {home.name}")
     return chosen
 

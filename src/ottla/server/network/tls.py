@@ -176,9 +176,9 @@ class TlsConnection(Connection):
     def _make_output(self, sock: socket.socket) -> Output:
         if self._layer.handshakes.is_full:
             self.close("too many TLS handshakes wait")
+        piece = self._layer.buffers.piece
         return TlsOutput(
-            *(self.host.loop, sock, self._tls, self._sealed, self._layer.buffers.piece),
-            *(self._drained, self._send_failed),
+            self.host.loop, sock, self._tls, self._sealed, piece, self._drained, self._send_failed
         )
 
     def connection_lost(self, exc: BaseException | None) -> None:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from ottla.model.clock import moment_ms
 from ottla.spark.pipeline.expectations import Expect
 from ottla.spark.pipeline.parameters import Param, Secret, with_defaults
 
@@ -478,15 +478,12 @@ def parse_start(text: str) -> dict[str, str]:
     if text in START:
         return {"startingOffsets": text}
     try:
-        moment = datetime.fromisoformat(text)
+        timestamp_ms = moment_ms(text)
     except (TypeError, ValueError):
         raise DeclarationError(
             f"{text!r} is neither {' nor '.join(map(repr, START))} nor a time like '2026-11-01T00:00'"
             f"{did_you_mean(str(text), START)}"
         ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    timestamp_ms = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
     if timestamp_ms < 0:
         raise DeclarationError(f"{text!r} is before 1970")
     return from_moment(timestamp_ms)
