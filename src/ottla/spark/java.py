@@ -44,15 +44,17 @@ class JavaMissing(RuntimeError):
 
 
 class Java(NamedTuple):
-    """A Java: what JAVA_HOME has to be for Spark, and its version."""
+    """A Java: what JAVA_HOME has to be for Spark, its version, and which build of it."""
 
     home: Path
     version: int
+    build: str = ""
 
 
 class _Probed(NamedTuple):
     version: int
     has_sparks_module: bool
+    build: str
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
@@ -66,9 +68,9 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
         if probed.version < MIN_VERSION:
             too_old.append(f"{executable} is Java {probed.version}")
         elif probed.has_sparks_module:
-            return Java(executable.parent.parent, probed.version)
+            return Java(executable.parent.parent, probed.version, probed.build)
         else:
-            return Java(wrapper_home(executable, environ), probed.version)
+            return Java(wrapper_home(executable, environ), probed.version, probed.build)
     raise JavaMissing(_sentence(too_old))
 
 
@@ -102,30 +104,39 @@ def _packaged() -> Path | None:
 def _probe(executable: Path) -> _Probed | None:
     """Run it as Spark does, and without the one module that it may lack; None: it does not run."""
     for module in ([SPARKS_MODULE], []):
-        version = _reported_version(executable, module)
+        said = _settings(executable, module)
+        version = parse_version(said)
         if version is not None:
-            return _Probed(version, bool(module))
+            return _Probed(version, bool(module), _property(said, "java.vm.version") or "")
     return None
 
 
-def _reported_version(executable: Path, options: list[str]) -> int | None:
+def _settings(executable: Path, options: list[str]) -> str:
+    """What it says of itself; nothing where it does not run."""
     command = [str(executable), *options, "-XshowSettings:properties", "-version"]
     try:
         printed = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    return parse_version(printed.stderr.decode("utf-8", "replace")) if printed.returncode == 0 else None
+        return ""
+    return printed.stderr.decode("utf-8", "replace") if printed.returncode == 0 else ""
 
 
 def parse_version(settings: str) -> int | None:
     """The version in what `java -XshowSettings:properties` says: 17 of "17", and 8 of "1.8"."""
+    version = _property(settings, "java.specification.version")
+    if version is None:
+        return None
+    number = version.removeprefix("1.").split(".")[0]
+    return int(number) if number.isdigit() else None
+
+
+def _property(settings: str, wanted: str) -> str | None:
     for line in settings.splitlines():
         name, _, value = line.partition("=")
-        if name.strip() == "java.specification.version":
-            numbers = value.strip().removeprefix("1.").split(".")
-            return int(numbers[0]) if numbers[0].isdigit() else None
+        if name.strip() == wanted:
+            return value.strip()
     return None
 
 

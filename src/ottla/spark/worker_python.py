@@ -24,6 +24,7 @@ import sys
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
+from ottla.spark import fork_client, fork_server
 from ottla.spark.java import cache_dir, is_ours, write_atomically
 
 _SCRIPT = """\
@@ -43,6 +44,8 @@ for entry in $PYTHONPATH; do
   esac
 done
 if [ -n "$kept" ]; then export PYTHONPATH="$kept"; else unset PYTHONPATH; fi
+# Where the driver keeps a Python that has imported everything, a worker is a fork of that one.
+if [ "$1" = -m ] && [ -S "${variable}" ]; then exec {python} -I -S {client} "${variable}" {python} "$@"; fi
 exec {python} "$@"
 """
 
@@ -65,11 +68,13 @@ def offer_this_python(environ: MutableMapping[str, str]) -> None:
         _offered.add(sys.executable)
 
 
-def use_worker_python(environ: MutableMapping[str, str]) -> None:
+def use_worker_python(environ: MutableMapping[str, str]) -> bool:
     """The script below as PYSPARK_PYTHON, unless the user has chosen one: for workers on this machine."""
-    if not is_users_choice(environ):
-        environ[PYSPARK_PYTHON] = worker_python(sys.executable, environ)
-        _offered.add(environ[PYSPARK_PYTHON])
+    if is_users_choice(environ):
+        return False
+    environ[PYSPARK_PYTHON] = worker_python(sys.executable, environ)
+    _offered.add(environ[PYSPARK_PYTHON])
+    return environ[PYSPARK_PYTHON] != sys.executable
 
 
 def is_users_choice(environ: Mapping[str, str]) -> bool:
@@ -82,6 +87,8 @@ def users_environment(environ: Mapping[str, str]) -> dict[str, str]:
     kept = dict(environ)
     if not is_users_choice(environ):
         kept.pop(PYSPARK_PYTHON, None)
+    if kept.get(fork_server.VARIABLE):  # an empty one is the user's, and means none
+        del kept[fork_server.VARIABLE]
     return kept
 
 
@@ -94,7 +101,9 @@ def worker_python(python: str, environ: Mapping[str, str]) -> str:
     """The script for this Python, made if it is not there yet; the Python itself where PySpark is in archives only."""
     if not _is_installed("pyspark") or not _is_installed("py4j"):
         return python
-    script = _SCRIPT.format(python=shlex.quote(python)).encode()
+    script = _SCRIPT.format(
+        python=shlex.quote(python), client=shlex.quote(fork_client.__file__), variable=fork_server.VARIABLE
+    ).encode()
     path = cache_dir(environ) / f"python-{hashlib.sha256(script).hexdigest()[:16]}"
     if not (is_ours(path, 0o700) and path.read_bytes() == script):
         write_atomically(path, script, 0o755)

@@ -32,7 +32,7 @@ def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
     _fake(tmp_path / "home", "21")
     _fake(tmp_path / "other", "17")
     environ = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "other" / "bin")}
-    assert find_java(environ) == (tmp_path / "home", 21)
+    assert find_java(environ) == (tmp_path / "home", 21, "")
 
 
 def test_the_path_is_taken_where_java_home_is_too_old_broken_or_gone(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_the_path_is_taken_where_java_home_is_too_old_broken_or_gone(tmp_path: P
     _fake(tmp_path / "broken", "21", "exit 1\n")
     for home in ("old", "broken", "gone"):
         environ = {"JAVA_HOME": str(tmp_path / home), "PATH": str(tmp_path / "good" / "bin")}
-        assert find_java(environ) == (tmp_path / "good", 17)
+        assert find_java(environ) == (tmp_path / "good", 17, "")
 
 
 def test_a_link_on_the_path_is_followed_to_its_home(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_the_package_is_the_last_resort_and_gets_a_wrapper(
     assert found.version == 25
     assert found.home.parent == tmp_path / "cache" / "ottla"
     _fake(tmp_path / "good", "17")
-    assert find_java({"PATH": str(tmp_path / "good" / "bin")}) == (tmp_path / "good", 17)
+    assert find_java({"PATH": str(tmp_path / "good" / "bin")}) == (tmp_path / "good", 17, "")
 
 
 def test_the_wrapper_drops_one_argument_and_keeps_the_others_as_they_are(tmp_path: Path) -> None:

@@ -571,7 +571,12 @@ class Runner:
         environment = self._packed(pipeline)
         if environment is None:
             return session(
-                f"ottla {spec.name}", spec.master, spec.remote, conf, log_file=spec.spark_log
+                f"ottla {spec.name}",
+                spec.master,
+                spec.remote,
+                conf,
+                log_file=spec.spark_log,
+                learn_classes=True,
             ), False
         conf["spark.archives"] = environment.archives
         with environment.as_working_directory():
