@@ -157,7 +157,8 @@ def _look_into_workers(token_id: str) -> None:
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"pyspark.worker" not in words:
+        # Those that Spark started, and the forks that stand for them.
+        if b"pyspark.worker" not in words and not any(b"ottla.spark.fork_server" in word for word in words):
             continue
         memory = _memory(path.parent)
         assert PASSWORD.encode() not in memory, words
