@@ -155,10 +155,10 @@ def _look_into_workers(token_id: str) -> None:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().split(b"\0")
+            name = path.with_name("comm").read_text().strip()
         except OSError:
             continue
-        # Those that Spark started, and the forks that stand for them.
-        if b"pyspark.worker" not in words and not any(b"ottla.spark.fork_server" in word for word in words):
+        if b"pyspark.worker" not in words and name != "pyspark.worker":  # the second is a fork's
             continue
         memory = _memory(path.parent)
         assert PASSWORD.encode() not in memory, words

@@ -44,6 +44,7 @@ MAX_REQUEST_BYTES = 4 << 20
 LENGTH = struct.Struct("!I")
 STATUS = struct.Struct("!i")
 STANDARD_FILES = 3
+MAX_NAME = 15  # Linux cuts off what is longer
 # What workers import, found by asking them (`sys.modules` after a query). A module that is not there is left out.
 MODULES = (
     "pyspark.daemon",
@@ -289,10 +290,17 @@ def run(request: Request) -> NoReturn:
         _unbuffered(file)
     _, module, *arguments = request.argv
     sys.argv = [module, *arguments]
+    _name(arguments[-1] if arguments else module)
     # What is run is run anew, as a program; other modules of its package may stay.
     sys.modules.pop(module, None)
     runpy.run_module(module, run_name="__main__", alter_sys=True)
     sys.exit(0)
+
+
+def _name(module: str) -> None:
+    """What `ps` and `top` call it: the arguments that they show are the server's."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(module if len(module) <= MAX_NAME else module.rpartition(".")[2])
 
 
 def _unbuffered(file: Any) -> None:

@@ -114,6 +114,7 @@ def test_who_ends_the_worker_ends_the_fork(server: ForkServer, tmp_path: Path, n
     import json
 
     pid = json.loads(worker.process.stdout.readline())[-1]
+    assert Path(f"/proc/{pid}/comm").read_text() == "*\n"  # its last argument
     assert worker.process.stdout.readline() == b"waiting\n"
     worker.process.send_signal(number)
     worker.process.wait(30)
