@@ -1,0 +1,14 @@
+"""One standalone cluster for all tests on one: two workers, each with a core and a bare Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.support.standalone import Standalone
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with Standalone(tmp_path_factory.mktemp("standalone")) as made:
+        yield made
