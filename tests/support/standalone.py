@@ -21,7 +21,7 @@ from tests.interop.process import free_ports, wait_until
 
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 60
-COMMAND_TIMEOUT_S = 400
+COMMAND_TIMEOUT_S = 800
 # A session of minutes: without the optimising compiler Java takes half the CPU.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 # Both workers have to have an executor, and the driver is on loopback as they are.

@@ -21,7 +21,7 @@ from tests.support.six import prepare, produce
 from tests.support.spark_world import Broker
 from tests.support.standalone import CONF, Standalone, ottla, submit
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
