@@ -172,7 +172,7 @@ def test_a_full_disk_is_told_and_waited_out(
         assert f"the disk of {place} ({which}) is full" in line
         # Not the first time only: it is tried again, and again there is no room.
         disk.fill()
-        wait_until(lambda: run.log().count("copy: failed, starts again") > 1, WAIT_S, "another try")
+        wait_until(lambda: run.log().count("count: failed, starts again") > 1, WAIT_S, "another try")
         assert run.home.is_running()
         disk.make_room()
         wait_until(run.is_through, WAIT_S, "the rows that had waited")

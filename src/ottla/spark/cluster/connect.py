@@ -37,6 +37,23 @@ SERVER = "the Spark Connect server"
 _LOOK = "ottla_look"
 
 
+class _OfExecutors(Remedies):
+    """Whoever has named the executors' Python can leave that to the run."""
+
+    @property
+    def of_packages(self) -> str:
+        if self.packed:
+            return super().of_packages
+        return f"install the same there, or leave {EXECUTORS_PYTHON} unset: `ottla pipeline run` then brings it along"
+
+    def of_python(self, wanted: str) -> str:
+        return (
+            super().of_python(wanted)
+            if self.packed
+            else f"name one of Python {wanted} that is there, or none"
+        )
+
+
 class _OfServer(Remedies):
     """The server's Python is chosen by who starts it."""
 
@@ -82,7 +99,7 @@ def look_through(spark: SparkSession, packed: bool) -> tuple[list[str], list[str
     warnings: list[str] = []
     here = next(probe(()))
     for look, remedies, who in (
-        (_executors, Remedies(packed), None),
+        (_executors, _OfExecutors(packed), None),
         (_server, _OfServer(packed), SERVER),
     ):
         try:
