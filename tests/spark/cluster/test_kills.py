@@ -3,21 +3,24 @@
 A chunk of records is produced, and as soon as Spark has noted a micro-batch that it has not finished, one of the
 processes that work on it is killed -9: a Python worker, an executor's JVM, a whole worker of Spark (another one is
 started), the master (the same one comes again), the driver with its Java (`run` is called again). Then all that was
-produced has to get through before the next one dies.
+produced has to get through before the next one dies. With Spark Connect the driver is the server, which comes again.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from tests.interop.process import wait_until
+from tests.support.connect_server import ConnectServer
 from tests.support.shipped import Shipped, shipped
 from tests.support.six import Record, prepare, produce
 from tests.support.spark_world import Broker
-from tests.support.standalone import CONF, Standalone, descendants, kill_all, ottla
+from tests.support.standalone import CONF, SETTINGS, Standalone, descendants, kill_all, ottla
 
+from ottla.spark.cluster.package import PYTHON
 from ottla.spark.pipeline.state import Home
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]
@@ -30,8 +33,16 @@ RECOVERY_TIMEOUT_S = 300
 class Stricken:
     """A pipeline that runs on the cluster, and is fed and robbed of a process at a time."""
 
-    def __init__(self, one: Shipped, cluster: Standalone, broker: Broker, place: Path) -> None:
-        self._one, self._cluster, self._broker = one, cluster, broker
+    def __init__(
+        self,
+        one: Shipped,
+        cluster: Standalone,
+        broker: Broker,
+        place: Path,
+        server: ConnectServer | None = None,
+    ) -> None:
+        self._one, self._cluster, self._broker, self._server = one, cluster, broker, server
+        self._where = ["--master", cluster.master, *CONF] if server is None else ["--remote", server.url]
         self._place = place
         self._home = Home(place / "state", one.name)
         self._checkpoints = place / "checkpoints"
@@ -40,8 +51,8 @@ class Stricken:
     def run(self, *more: str) -> None:
         """As a user runs it: first, and whenever the driver has died."""
         words = ["run", f"ottla.examples.{self._one.name}", "-b", self._broker.bootstrap, *more]
-        words += ["--master", self._cluster.master, "--checkpoint-dir", str(self._checkpoints)]
-        done = ottla(*words, "--state-dir", str(self._place / "state"), *CONF, cwd=self._place)
+        words += [*self._where, "--checkpoint-dir", str(self._checkpoints)]
+        done = ottla(*words, "--state-dir", str(self._place / "state"), cwd=self._place)
         assert done.returncode == 0, f"{done.stderr}\n{self.log_text()}"
 
     def stop(self) -> None:
@@ -74,6 +85,12 @@ class Stricken:
                 assert pid is not None
                 kill_all(list(descendants(pid)))
                 wait_until(lambda: not self._home.is_running(), BATCH_TIMEOUT_S, "the end of the driver")
+                self.run("--detach")
+            case "server":
+                assert self._server is not None
+                self._server.kill()
+                wait_until(lambda: not self._home.is_running(), BATCH_TIMEOUT_S, "the end of the run")
+                self._server.start()
                 self.run("--detach")
 
     def see_through(self, after: str) -> None:
@@ -123,17 +140,35 @@ def test_each_row_once_whoever_dies(
     monkeypatch.setenv("LAKE", str(tmp_path / "lake"))
     prepare(name, own_broker)
     one = shipped(name)
+    die_and_check(one, VICTIMS, Stricken(one, cluster, own_broker, tmp_path), own_broker, tmp_path / "lake")
+
+
+def test_each_row_once_with_spark_connect(
+    cluster: Standalone, own_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKE", str(tmp_path / "lake"))
+    prepare("etl", own_broker)
+    one = shipped("etl")
+    environment = {**cluster.environment, "PYSPARK_PYTHON": PYTHON}
+    with ConnectServer(tmp_path, cluster.master, environment, SETTINGS) as server:
+        stricken = Stricken(one, cluster, own_broker, tmp_path, server)
+        victims = ("python worker", "executor", "worker", "server")
+        die_and_check(one, victims, stricken, own_broker, tmp_path / "lake")
+
+
+def die_and_check(
+    one: Shipped, victims: Sequence[str], stricken: Stricken, broker: Broker, lake: Path
+) -> None:
     records = one.records
-    size = len(records) // (len(VICTIMS) + 2)
-    stricken = Stricken(one, cluster, own_broker, tmp_path)
+    size = len(records) // (len(victims) + 2)
     stricken.run("--detach")
     stricken.feed(records[:size])
     stricken.see_through("nobody")
-    for number, victim in enumerate(VICTIMS, 1):
+    for number, victim in enumerate(victims, 1):
         stricken.feed(records[number * size : (number + 1) * size])
         stricken.strike(victim)
         stricken.see_through(victim)
     stricken.stop()
-    stricken.feed(records[(len(VICTIMS) + 1) * size :])
+    stricken.feed(records[(len(victims) + 1) * size :])
     stricken.run("--available-now")
-    one.check(records, own_broker, tmp_path / "lake")
+    one.check(records, broker, lake)
