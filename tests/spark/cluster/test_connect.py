@@ -22,12 +22,6 @@ from ottla.spark.cluster.package import PYTHON
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]
 
 
-@pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all, so that an environment is packed once."""
-    return tmp_path_factory.mktemp("state")
-
-
 def server_on(cluster: Standalone, place: Path, **environment: str) -> ConnectServer:
     """In the environment of the cluster's own processes, and what is given besides."""
     return ConnectServer(place, cluster.master, {**cluster.environment, **environment}, SETTINGS)

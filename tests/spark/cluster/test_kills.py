@@ -38,13 +38,15 @@ class Stricken:
         one: Shipped,
         cluster: Standalone,
         broker: Broker,
+        state: Path,
         place: Path,
         server: ConnectServer | None = None,
     ) -> None:
         self._one, self._cluster, self._broker, self._server = one, cluster, broker, server
         self._where = ["--master", cluster.master, *CONF] if server is None else ["--remote", server.url]
         self._place = place
-        self._home = Home(place / "state", one.name)
+        self._state = ("--state-dir", str(state))
+        self._home = Home(state, one.name)
         self._checkpoints = place / "checkpoints"
         self._produced = 0
 
@@ -52,11 +54,11 @@ class Stricken:
         """As a user runs it: first, and whenever the driver has died."""
         words = ["run", f"ottla.examples.{self._one.name}", "-b", self._broker.bootstrap, *more]
         words += [*self._where, "--checkpoint-dir", str(self._checkpoints)]
-        done = ottla(*words, "--state-dir", str(self._place / "state"), cwd=self._place)
+        done = ottla(*words, *self._state, cwd=self._place)
         assert done.returncode == 0, f"{done.stderr}\n{self.log_text()}"
 
     def stop(self) -> None:
-        done = ottla("stop", self._one.name, "--state-dir", str(self._place / "state"), cwd=self._place)
+        done = ottla("stop", self._one.name, *self._state, cwd=self._place)
         assert done.returncode == 0, done.stderr
 
     def feed(self, records: list[Record]) -> None:
@@ -89,8 +91,9 @@ class Stricken:
             case "server":
                 assert self._server is not None
                 self._server.kill()
-                wait_until(lambda: not self._home.is_running(), BATCH_TIMEOUT_S, "the end of the run")
                 self._server.start()
+                # A client asks a server that is away again for minutes; one that has come again does not know it.
+                wait_until(lambda: not self._home.is_running(), RECOVERY_TIMEOUT_S, "the end of the run")
                 self.run("--detach")
 
     def see_through(self, after: str) -> None:
@@ -135,23 +138,30 @@ def _records_of(offsets: Path) -> int:
 
 @pytest.mark.parametrize("name", ["etl", "clickstream", "fraud"])
 def test_each_row_once_whoever_dies(
-    name: str, cluster: Standalone, own_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    cluster: Standalone,
+    own_broker: Broker,
+    state: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("LAKE", str(tmp_path / "lake"))
     prepare(name, own_broker)
     one = shipped(name)
-    die_and_check(one, VICTIMS, Stricken(one, cluster, own_broker, tmp_path), own_broker, tmp_path / "lake")
+    die_and_check(
+        one, VICTIMS, Stricken(one, cluster, own_broker, state, tmp_path), own_broker, tmp_path / "lake"
+    )
 
 
 def test_each_row_once_with_spark_connect(
-    cluster: Standalone, own_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Standalone, own_broker: Broker, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAKE", str(tmp_path / "lake"))
     prepare("etl", own_broker)
     one = shipped("etl")
     environment = {**cluster.environment, "PYSPARK_PYTHON": PYTHON}
     with ConnectServer(tmp_path, cluster.master, environment, SETTINGS) as server:
-        stricken = Stricken(one, cluster, own_broker, tmp_path, server)
+        stricken = Stricken(one, cluster, own_broker, state, tmp_path, server)
         victims = ("python worker", "executor", "worker", "server")
         die_and_check(one, victims, stricken, own_broker, tmp_path / "lake")
 

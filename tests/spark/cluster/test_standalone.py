@@ -24,12 +24,6 @@ from tests.support.standalone import CONF, Standalone, ottla, submit
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]
 
 
-@pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all, so that an environment is packed once."""
-    return tmp_path_factory.mktemp("state")
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shipped_pipeline_by_run_and_by_the_printed_line(
     name: str,
@@ -49,9 +43,14 @@ def test_a_shipped_pipeline_by_run_and_by_the_printed_line(
     produce(own_broker, first)
     words = ["run", module, *brokers, "--master", cluster.master, "--available-now", *CONF]
     done = ottla(*words, "--state-dir", str(state), "--checkpoint-dir", str(checkpoints), cwd=tmp_path)
-    logs = "\n".join(file.read_text()[-4000:] for file in state.glob(f"{name}/logs/*.log"))
-    assert done.returncode == 0, f"{done.stderr}\n{logs}\n{cluster.log_text()}"
-    (made,) = state.glob(f"packages/{name}-*")
+    log, spark_log = sorted(state.glob(f"{name}/logs/*.log"))[-2:]
+    said = log.read_text()
+    assert done.returncode == 0, (
+        f"{done.stderr}\n{said}\n{spark_log.read_text()[-4000:]}\n{cluster.log_text()}"
+    )
+    (made,) = [
+        Path(line.split("the executors get ")[1]) for line in said.splitlines() if "executors get" in line
+    ]
     archive = (made / "environment.tar.gz").resolve()
     before = archive.stat()
 
