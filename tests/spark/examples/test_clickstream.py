@@ -2,81 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.pipelines import consume
-from tests.support.six import Record, end, latest, millis, prepare, produce, results
+from tests.support.shipped import shipped
+from tests.support.six import end, prepare, produce
 from tests.support.spark_world import Broker, wait_for
 
 from ottla.examples import samples
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("queries")]
 
-GAP_MS, LATENESS_MS = 10_000, 10_000
-
-
-def parsed(records: list[Record]) -> list[dict[str, Any]]:
-    """The clicks that are clicks."""
-    good = [record for record in records if record.value and record.value.startswith(b'{"user"')]
-    found = [json.loads(record.value or b"") for record in good]
-    return [{**click, "at": millis(click["at"])} for click in found if "at" in click]
-
-
-def expected_views(clicks: list[dict[str, Any]]) -> Counter[tuple[int, str]]:
-    return Counter((click["at"] // 60_000 * 60_000, click["page"]) for click in clicks)
-
-
-def expected_sessions(clicks: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Clicks of a user with less than the gap between them; those that the watermark has passed."""
-    watermark = max(click["at"] for click in clicks) - LATENESS_MS
-    sessions: list[list[dict[str, Any]]] = []
-    for click in sorted(clicks, key=lambda click: (click["user"], click["at"])):
-        last = sessions[-1][-1] if sessions else None
-        if last is None or last["user"] != click["user"] or click["at"] - last["at"] >= GAP_MS:
-            sessions.append([])
-        sessions[-1].append(click)
-    return sorted(
-        (s[0]["user"], s[0]["at"], s[-1]["at"], len(s), s[0]["page"], s[-1]["page"])
-        for s in sessions
-        if s[-1]["at"] + GAP_MS <= watermark
-    )
-
-
-def views_of(broker: Broker) -> dict[tuple[int, str], int]:
-    rows = latest(results(broker, "clicks.per_minute"), "minute", "page")
-    return {(millis(row["minute"]), row["page"]): row["views"] for row in rows}
-
-
-def sessions_of(broker: Broker) -> list[tuple[Any, ...]]:
-    return sorted(
-        (r["user"], millis(r["start"]), millis(r["end"]), r["clicks"], r["first_page"], r["last_page"])
-        for r in results(broker, "clicks.sessions")
-    )
-
 
 def test_views_and_sessions_to_the_row_over_two_runs(spark: Any, own_broker: Broker, tmp_path: Path) -> None:
-    pipeline = prepare("clickstream", own_broker)
-    clicks = [Record("clicks", *sample) for sample in samples.clicks(400, bad_share=0.03)]
-    for part in (clicks[:250], clicks[250:]):
+    pipeline, clicks = prepare("clickstream", own_broker), shipped("clickstream")
+    for part in clicks.parts:
         produce(own_broker, part)
         end(pipeline.start(spark, own_broker.bootstrap, tmp_path, available_now=True))
-    good = parsed(clicks)
-    assert 350 < len(good) < 400
-    assert views_of(own_broker) == expected_views(good)
-    assert sessions_of(own_broker) == expected_sessions(good)
-    assert len(expected_sessions(good)) > 40
+    clicks.check(clicks.records, own_broker, tmp_path)
 
 
 def test_it_goes_on_after_a_restart_and_when_the_broker_goes_down_meanwhile(
     spark: Any, own_broker: Broker, tmp_path: Path
 ) -> None:
-    pipeline = prepare("clickstream", own_broker)
-    clicks = [Record("clicks", *sample) for sample in samples.clicks(300)]
+    pipeline, judged = prepare("clickstream", own_broker), shipped("clickstream", 300)
+    clicks = judged.records
     queries = pipeline.start(spark, own_broker.bootstrap, tmp_path)
     produce(own_broker, clicks[:100])
     for query in queries:
@@ -92,9 +45,7 @@ def test_it_goes_on_after_a_restart_and_when_the_broker_goes_down_meanwhile(
     for query in queries:
         query.processAllAvailable()
         query.stop()
-    good = parsed(clicks)
-    assert views_of(own_broker) == expected_views(good)
-    assert sessions_of(own_broker) == expected_sessions(good)
+    judged.check(clicks, own_broker, tmp_path)
 
 
 def test_samples_for_those_who_try_it_out_end_about_now(own_broker: Broker) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.pipelines import consume
-from tests.support.six import Record, end, millis, only, prepare, produce, results
+from tests.support.shipped import shipped
+from tests.support.six import Record, end, only, prepare, produce
 from tests.support.spark_world import Broker
 
 from ottla.examples import samples
@@ -17,55 +16,14 @@ from ottla.examples import samples
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("queries")]
 
 
-def kilometres(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """By the law of cosines on a sphere, not by the formula that the pipeline uses."""
-    a, b = math.radians(one["lat"]), math.radians(other["lat"])
-    turn = math.radians(one["lon"] - other["lon"])
-    cosine = math.sin(a) * math.sin(b) + math.cos(a) * math.cos(b) * math.cos(turn)
-    return 6371 * math.acos(min(cosine, 1.0))
-
-
-def expected(payments: list[dict[str, Any]]) -> set[tuple[str, str]]:
-    """(payment, rule), each looked up in the whole past of its card."""
-    found = set()
-    for card in {payment["card"] for payment in payments}:
-        past = [payment for payment in payments if payment["card"] == card]
-        tested_until = 0
-        for n, payment in enumerate(past):
-            at = millis(payment["at"])
-            tries = [
-                p for p in past[tested_until:n] if p["amount"] < 5 and at - millis(p["at"]) <= 10 * 60_000
-            ]
-            if payment["amount"] >= 500 and len(tries) >= 3:
-                found.add((payment["id"], "card testing"))
-                tested_until = n
-            if n and (far := kilometres(past[n - 1], payment)) > 50:
-                hours = (at - millis(past[n - 1]["at"])) / 3_600_000
-                if far > 900 * hours:
-                    found.add((payment["id"], "impossible travel"))
-    return found
-
-
 def test_alerts_to_the_row_however_the_batches_are_cut(
     spark: Any, own_broker: Broker, tmp_path: Path
 ) -> None:
-    pipeline = prepare("fraud", own_broker)
-    records = [Record("payments", *sample) for sample in samples.payments(300)]
-    broken = Record("payments", b"4701", b'{"id": "x", "card": "4701", "amount": "a lot"}', samples.START_MS)
-    # Cut in the middle of what a thief does, so that the second run needs what the first one remembered.
-    for part in (records[:137], [broken, *records[137:]]):
+    pipeline, payments = prepare("fraud", own_broker), shipped("fraud")
+    for part in payments.parts:
         produce(own_broker, part)
         end(pipeline.start(spark, own_broker.bootstrap, tmp_path, available_now=True))
-    wanted = expected([json.loads(record.value or b"") for record in records])
-    alerts = results(own_broker, "payments.alerts")
-    assert {rule for _, rule in wanted} == {"card testing", "impossible travel"}
-    assert sorted((alert["payment"], alert["rule"]) for alert in alerts) == sorted(wanted)
-    cards = {json.loads(record.value or b"")["id"]: (record.key or b"").decode() for record in records}
-    assert all(alert["card"] == cards[alert["payment"]] for alert in alerts)
-    (letter,) = consume(own_broker, "payments.bad")
-    assert (
-        dict(letter.headers())["ottla.error.reason"] == b"the value field 'amount' is \"a lot\", not double"
-    )
+    payments.check(payments.records, own_broker, tmp_path)
 
 
 def test_a_card_that_is_not_used_is_forgotten(spark: Any, own_broker: Broker, tmp_path: Path) -> None:

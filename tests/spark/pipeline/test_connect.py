@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.interop.ottla_node import OTTLA
-from tests.interop.process import free_ports
+from tests.support.connect_server import ConnectServer
 from tests.support.pipelines import consume, write_pipeline
 from tests.support.spark_world import Broker
 
@@ -22,51 +20,17 @@ pytestmark = [
     pytest.mark.xdist_group("spark"),
     pytest.mark.timeout(900),
 ]
-START_TIMEOUT_S = 300
 
 
 @pytest.fixture
 def connect_server(tmp_path: Path) -> Iterator[str]:
-    """Spark's own server, as an operator starts it."""
-    import pyspark
-
+    """On this machine, with Ottla installed."""
     from ottla.spark.worker_python import worker_python
 
-    home, (port,) = Path(pyspark.__file__).parent, free_ports(1)
-    settings = {
-        "spark.connect.grpc.binding.port": str(port),
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "1",
-    }
-    command = [str(home / "bin" / "spark-submit"), "--master", "local[2]", "--driver-memory", "768m"]
-    command += [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
-    command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
-    environment = {
-        **os.environ,
-        "SPARK_HOME": str(home),
-        "PYSPARK_PYTHON": worker_python(sys.executable, os.environ),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    with open(tmp_path / "server.log", "wb") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=tmp_path)
-    try:
-        _await_port(port, server)
-        yield f"sc://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait(60)
-
-
-def _await_port(port: int, server: subprocess.Popen[bytes]) -> None:
-    """Polls until the server listens; it says so nowhere else."""
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while server.poll() is None and time.monotonic() < deadline:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.2)
-    raise AssertionError("the Spark Connect server has not started")
+    environment = {**os.environ, "PYSPARK_PYTHON": worker_python(sys.executable, os.environ)}
+    settings = {"spark.driver.memory": "768m", "spark.sql.shuffle.partitions": "1"}
+    with ConnectServer(tmp_path, "local[2]", environment, settings) as server:
+        yield server.url
 
 
 def test_topics_in_each_mode_dead_letters_and_a_lake(

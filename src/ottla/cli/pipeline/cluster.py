@@ -29,14 +29,16 @@ def package(args: argparse.Namespace, root: Path) -> None:
     from ottla.spark.cluster.environment import PackageError
     from ottla.spark.cluster.package import package as make
     from ottla.spark.cluster.recipes import recipes
+    from ottla.spark.cluster.shelf import take
     from ottla.spark.pipeline.contents import request_for
+    from ottla.spark.pipeline.runner import PACKAGES
 
     pipeline = checked(args.file, args.name)
-    output = Path(args.output) if args.output else root / "packages"
     wheels = Path(args.wheels) if args.wheels else None
     request = request_for(pipeline, platform=args.platform, wheels=wheels, python=args.python)
     try:
-        made = make(request, output)
+        # Old packages are dropped where `run` keeps its own; a directory of the user's is the user's.
+        made = make(request, Path(args.output)) if args.output else take(request, root / PACKAGES)
     except PackageError as error:
         raise CliError(str(error)) from None
     found = recipes(made.path, pipeline.name, pipeline.path, bootstrap_servers(args.bootstrap_server))

@@ -314,11 +314,14 @@ def _stop(process: subprocess.Popen[bytes], spec: Spec) -> None:
 def _outcome(home: Home, process: subprocess.Popen[bytes], spec: Spec) -> Run:
     from dataclasses import replace
 
+    from ottla.spark.pipeline.full_disk import Place, fullest
     from ottla.spark.pipeline.state import DIED, FAILED, Run
 
     found = _current(home, process.pid)
     if found is None:
-        reason = _tail(spec.log) or _tail(spec.spark_log) or f"it ended with code {process.poll()}"
+        full = fullest([Place("", str(home.path))])
+        reason = f"the disk of {home.path} is full" if full is not None else ""
+        reason = _tail(spec.log) or _tail(spec.spark_log) or reason or f"it ended with code {process.poll()}"
         return Run(
             spec.name,
             spec.file,

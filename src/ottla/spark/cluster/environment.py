@@ -181,7 +181,7 @@ def _distributions(
     while waiting:
         name, wanted = waiting.pop(0)
         name = _normal(name)
-        if name in NOT_PACKED or (name in done and wanted <= done[name]):
+        if (name in NOT_PACKED and not wanted) or (name in done and wanted <= done[name]):
             continue
         try:
             distribution = importlib.metadata.distribution(name)
@@ -189,7 +189,7 @@ def _distributions(
             if name == "ottla":
                 raise PackageError(f"Ottla is used in place and not installed: {install('spark')}") from None
             continue  # for another platform or Python, or an extra that nobody wanted
-        if name not in done:
+        if name not in done and name not in NOT_PACKED:
             yield name, distribution
         done.setdefault(name, set()).update(wanted)
         waiting += _requirements(distribution, done[name])

@@ -55,6 +55,7 @@ from ottla.spark.worker_python import PYSPARK_PYTHON, is_users_choice, worker_py
 
 MANIFEST, SUBMIT = "manifest.json", "submit.py"
 ENVIRONMENT, PIPELINE = "environment.tar.gz", "pipeline.tar.gz"
+ENVIRONMENTS = "environments"
 # As Spark takes them: the archive, and after the mark the directory that it becomes.
 ARCHIVES = f"{ENVIRONMENT}#environment,{PIPELINE}#pipeline"
 PYTHON = "./environment/bin/python"
@@ -145,7 +146,7 @@ def package(request: Request, output: Path) -> Package:
     digest = digest_of((submit, text))
     target = output.absolute() / f"{request.name}-{digest[:DIGEST_CHARS]}"
     try:
-        shared = _shared_environment(environment, output.absolute() / "environments")
+        shared = _shared_environment(environment, output.absolute() / ENVIRONMENTS)
         is_new = not (target / MANIFEST).is_file()
         if is_new:
             _make(target, files, (submit, text, here), shared)
@@ -265,7 +266,7 @@ def _shared_environment(environment: Environment, directory: Path) -> Path:
     target = directory / f"{environment.digest[:DIGEST_CHARS]}.tar.gz"
     if not target.is_file():
         directory.mkdir(parents=True, exist_ok=True)
-        unfinished = _beside(target)
+        unfinished = beside(target)
         try:
             write_archive(unfinished, environment.files)
             unfinished.replace(target)
@@ -275,7 +276,7 @@ def _shared_environment(environment: Environment, directory: Path) -> Path:
 
 
 def _make(target: Path, files: Sequence[Packed], parts: Iterable[Packed], shared: Path) -> None:
-    unfinished = _beside(target)
+    unfinished = beside(target)
     try:
         unfinished.mkdir(parents=True)
         write_archive(unfinished / PIPELINE, files)
@@ -295,13 +296,14 @@ def _make(target: Path, files: Sequence[Packed], parts: Iterable[Packed], shared
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _beside(target: Path) -> Path:
+def beside(target: Path) -> Path:
+    """A hidden name for what is not yet, or no longer, to be found under its own."""
     return target.with_name(f".{target.name}.{uuid.uuid4().hex}")
 
 
 def _write_file(path: Path, one: Packed) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = _beside(path)
+    unfinished = beside(path)
     unfinished.write_bytes(one.content())
     unfinished.chmod(0o755 if one.executable else 0o644)
     unfinished.replace(path)

@@ -6,7 +6,7 @@ Ottla. Where PySpark's worker refuses to start at all (another Python) or there 
 turned into the same line.
 
 Rules: one line a host and package, with what is there and what to do. A compiled kernel that is missing is a warning:
-executors work without it. Owned by the driver; Spark Connect has no such job, its server is looked at by its operator.
+executors work without it. Owned by the driver. Spark Connect, which has no such job, asks in its own way (connect).
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class Remedies:
 def look_around(spark: SparkSession, packed: bool) -> list[str]:
     """Warnings; ExecutorsDiffer if an executor cannot run what this driver would send to it."""
     remedies = Remedies(packed)
-    here = next(_probe(()))
+    here = next(probe(()))
     context = spark.sparkContext
     tasks = min(max(context.defaultParallelism * TASKS_A_CORE, TASKS_A_CORE), MAX_TASKS)
     try:
-        found = context.parallelize(range(tasks), tasks).mapPartitions(as_code(_probe)).collect()
+        found = context.parallelize(range(tasks), tasks).mapPartitions(as_code(probe)).collect()
     except Exception as error:
         line = explained(str(error), here["python"], remedies)
         if line is None:
@@ -84,7 +84,7 @@ def as_code(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
 
-def _probe(_rows: Iterable[Any]) -> Iterator[dict[str, Any]]:
+def probe(_rows: Iterable[Any]) -> Iterator[dict[str, Any]]:
     """What is here. It runs where nothing may be installed: it imports what it needs, and survives what it imports."""
     import hashlib
     import importlib
@@ -136,7 +136,7 @@ def _probe(_rows: Iterable[Any]) -> Iterator[dict[str, Any]]:
 def compared(
     here: Mapping[str, Any], found: Iterable[Mapping[str, Any]], remedies: Remedies
 ) -> tuple[list[str], list[str]]:
-    """What is wrong and what is only slower, each once a host."""
+    """What is wrong and what is only slower, each once a host; `who` says it where that is no executor."""
     problems: dict[str, None] = {}
     warnings: dict[str, None] = {}
     for there in found:
@@ -144,58 +144,57 @@ def compared(
             problems[line] = None
         if here["kernel"] and not there["kernel"] and there["ottla"] is not None:
             warnings[
-                f"{there['host']}: Ottla's compiled kernel is not there ({there['executable']}): slower, not wrong"
+                f"{there.get('who') or there['host']}: Ottla's compiled kernel is not there ({there['executable']}): "
+                "slower, not wrong"
             ] = None
     return sorted(problems), sorted(warnings)
 
 
 def _differences(here: Mapping[str, Any], there: Mapping[str, Any], remedies: Remedies) -> Iterator[str]:
-    host, python = there["host"], there["executable"]
+    who, python = there.get("who") or f"executor on {there['host']}", there["executable"]
     if there["python"] != here["python"]:
-        yield _other_python(host, there["python"], here["python"], remedies)
+        yield _other_python(who, there["python"], here["python"], remedies)
         return
     for name in PACKAGES:
         if there[name] is None:
             problem = str(there.get(f"{name}_problem", ""))
             is_absent = problem.startswith("ModuleNotFoundError") and f"'{name}'" in problem
             state = "is not there" if is_absent else f"cannot be imported ({_short(problem)})"
-            yield f"executor on {host}: {name} {state} ({python}), the driver has {here[name]}: {remedies.of_packages}"
+            yield f"{who}: {name} {state} ({python}), the driver has {here[name]}: {remedies.of_packages}"
         elif there[name] != here[name]:
             remedy = (
                 "run the driver with the PySpark of the cluster's version"
                 if name == "pyspark"
                 else remedies.of_packages
             )
-            yield f"executor on {host}: {name} is {there[name]} ({python}), the driver's is {here[name]}: {remedy}"
+            yield f"{who}: {name} is {there[name]} ({python}), the driver's is {here[name]}: {remedy}"
     if there["ottla"] is not None and there["ottla"] == here["ottla"] and there["digest"] != here["digest"]:
         yield (
-            f"executor on {host}: ottla {there['ottla']} ({python}) is not the driver's, though it has the same "
+            f"{who}: ottla {there['ottla']} ({python}) is not the driver's, though it has the same "
             f"version: {remedies.of_packages}"
         )
 
 
-def explained(error: str, wanted: str, remedies: Remedies) -> str | None:
+def explained(error: str, wanted: str, remedies: Remedies, who: str | None = None) -> str | None:
     """The line for a job that PySpark itself could not start there; None where the error is another one."""
     task = _TASK.search(error)
-    host = task[1] if task else "?"
+    who = who or f"executor on {task[1] if task else '?'}"
     other = _OTHER_PYTHON.search(error)
     if other is not None:
-        return _other_python(host, other[1], other[2], remedies)
+        return _other_python(who, other[1], other[2], remedies)
     program = _NO_PROGRAM.search(error)
     if program is not None:
-        return f"executor on {host}: there is no Python at {program[1]}: {remedies.of_python(wanted)}"
+        return f"{who}: there is no Python at {program[1]}: {remedies.of_python(wanted)}"
     said = _SAID.search(error)
     if said is not None:
-        return f"executor on {host}: {_short(said[0].removeprefix('ottla: '))}"
+        return f"{who}: {_short(said[0].removeprefix('ottla: '))}"
     if "No module named 'pyspark" in error or "pyspark.daemon" in error:
-        return f"executor on {host}: its Python does not start PySpark: {remedies.of_python(wanted)}"
+        return f"{who}: its Python does not start PySpark: {remedies.of_python(wanted)}"
     return None
 
 
-def _other_python(host: str, there: str, wanted: str, remedies: Remedies) -> str:
-    return (
-        f"executor on {host}: its Python is {there}, the driver's is {wanted}: {remedies.of_python(wanted)}"
-    )
+def _other_python(who: str, there: str, wanted: str, remedies: Remedies) -> str:
+    return f"{who}: its Python is {there}, the driver's is {wanted}: {remedies.of_python(wanted)}"
 
 
 def _short(text: str) -> str:

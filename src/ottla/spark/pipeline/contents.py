@@ -14,7 +14,6 @@ from ottla.spark.cluster.environment import EXTRAS
 from ottla.spark.cluster.package import Request
 from ottla.spark.pipeline.declare import DeclaredPipeline, Delta, Iceberg, Parquet, Topic
 
-MAX_PATH_CHARS = 4096
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -24,15 +23,16 @@ def request_for(
     platform: str | None = None,
     wheels: Path | None = None,
     python: str | None = None,
+    connect: bool = False,
 ) -> Request:
-    """What to pack of a pipeline."""
+    """What to pack of a pipeline; a Spark Connect server's Python is itself a client of that server."""
     ends = list(_ends(pipeline))
-    lake = any(isinstance(end, Delta | Iceberg) for end in ends)
+    extras = EXTRAS + (("lake",) if any(isinstance(end, Delta | Iceberg) for end in ends) else ())
     return Request(
         file=pipeline.path,
         name=pipeline.name,
         data_files=tuple(dict.fromkeys(_schemas(pipeline.path.parent, ends))),
-        extras=(*EXTRAS, "lake") if lake else EXTRAS,
+        extras=(*extras, "spark-connect") if connect else extras,
         platform=platform,
         wheels=wheels,
         python=python,
@@ -61,11 +61,7 @@ def _schemas(base: Path, ends: Sequence[object]) -> Iterator[Path]:
     """The files that topics name as their schemas."""
     for end in ends:
         if isinstance(end, Topic) and isinstance(end.schema, str | os.PathLike):
-            text = os.fspath(end.schema)
-            if (
-                isinstance(text, str)
-                and len(text) < MAX_PATH_CHARS
-                and "\n" not in text
-                and (base / text).is_file()
-            ):
-                yield base / text
+            file = base / os.fsdecode(end.schema)
+            # A schema that is written out may be longer than any name of a file.
+            if os.path.isfile(file):
+                yield file

@@ -10,7 +10,8 @@ Streams live apart: one that fails for good leaves the others running. A query t
 up, a broker that is away, a machine out of memory) is started again from its checkpoint, after pauses that grow, for as
 long as `--give-up-after` says; the time begins anew when a micro-batch has been finished. What would fail again the
 same way (a value that does not parse where that is to stop the stream, data that is lost, a topic that is gone, a state
-that does not fit) is told at once and not tried again.
+that does not fit) is told at once and not tried again. A full disk is told by its name. Where it is the one with this
+run's own files, the streams go on without them.
 
 How far queries are behind, in records and in seconds since the first record not yet read, is asked in a thread of its
 own: brokers that are away are waited for there. While they do not answer there is no figure, and `problem` says why.
@@ -26,8 +27,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from math import inf
@@ -36,13 +37,16 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ottla.client.config import SECRET_KEYS
 from ottla.model.ids import TopicPartition
+from ottla.spark.cluster.connect import EXECUTORS_PYTHON, furnish
 from ottla.spark.cluster.environment import PackageError
-from ottla.spark.cluster.package import Package, needs_package, package
+from ottla.spark.cluster.package import Package, needs_package
 from ottla.spark.cluster.preflight import ExecutorsDiffer, look_around
+from ottla.spark.cluster.shelf import take
 from ottla.spark.connection import PREFIX
 from ottla.spark.pipeline import state
 from ottla.spark.pipeline.contents import relative_paths, request_for
-from ottla.spark.pipeline.declare import PipelineError
+from ottla.spark.pipeline.declare import Parquet, PipelineError
+from ottla.spark.pipeline.full_disk import GOES_ON, MAKE_ROOM, Place, full_disk, places
 from ottla.spark.pipeline.given import (
     DiscreetStream,
     Given,
@@ -132,23 +136,26 @@ class Supervised:
         restart: Callable[[], StreamingQuery],
         give_up_after_s: float = inf,
         hide: Callable[[str], str] = str,
+        disks: Sequence[Place] = (),
     ) -> None:
         self.query = query
         self.figures = figures
         self._restart = restart
         self._give_up_after_s = give_up_after_s
         self._hide = hide
+        self._disks = disks
         self._failures = 0
         self._failing_since = 0.0
         self._failed_at_batch = -1
         self._restart_at: float | None = None
         self._is_stopping = False
+        self._has_ended = False
         self._is_over = False
 
     @property
     def is_done(self) -> bool:
-        """Ended, and not to be started again."""
-        return self._restart_at is None and not self.query.isActive
+        """Ended, and not to be started again: as of the last look, since one that has died after it may come again."""
+        return self._restart_at is None and self._has_ended
 
     def stop(self) -> None:
         """For good. One that waited to be started again is over without a problem: the next run goes on with it."""
@@ -168,10 +175,11 @@ class Supervised:
             self._restart_at = None
             try:
                 self.query = self._restart()
-            except PipelineError as refused:  # Spark does not take it any more
+            except Exception as refused:  # noqa: BLE001 - Spark does not take it any more, or not now
                 return self._failed(refused, now, say)
         # Asked in this order: a query that ends in between has reported all it did before it was seen to have ended.
         active = self.query.isActive
+        self._has_ended = not active
         self.figures.add(self.query.recentProgress, now)
         self.figures.state = "running" if active else "ended"
         if self.figures.batch_id > self._failed_at_batch:
@@ -180,11 +188,13 @@ class Supervised:
         return None if error is None else self._failed(error, now, say)
 
     def _failed(self, error: BaseException, now: float, say: Callable[[str], None]) -> str | None:
-        reason = self._hide(sentence(error))
-        # The whole of what Spark says is for its log; people read the sentence.
-        print(f"{self.figures.name} failed:\n{error}", file=sys.stderr, flush=True)
-        delay = self._delay(str(error), now)
-        self.figures.problem = reason
+        full = full_disk(str(error), self._disks)
+        # The whole of what Spark says is for its log, if that has room; people read the sentence.
+        with suppress(OSError):
+            print(f"{self.figures.name} failed:\n{error}", file=sys.stderr, flush=True)
+        delay = self._delay("" if full else str(error), now)
+        told = f"{full}: {MAKE_ROOM if delay is None else GOES_ON}" if full else sentence(error)
+        self.figures.problem = reason = self._hide(told)
         if delay is None:
             self._is_over = True
             self.figures.state = "failed"
@@ -411,8 +421,10 @@ class RunLog:
 
     def say(self, text: str) -> None:
         stamp = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-        for line in self._hide(text).splitlines() or [""]:
-            print(f"{stamp}Z {line}", file=self._file, flush=True)
+        # What a full disk does not take waits in the file's buffer, or is lost: the streams matter more.
+        with suppress(OSError):
+            for line in self._hide(text).splitlines() or [""]:
+                print(f"{stamp}Z {line}", file=self._file, flush=True)
 
 
 class Runner:
@@ -441,6 +453,7 @@ class Runner:
         self._queries: list[Supervised] = []
         self._streams: list[dict[str, Any]] = []  # as they were last published
         self._problems: list[str] = []
+        self._unwritten = ""  # why this run's own files were not written the last time
         self._lineage = OpenLineage.from_environment(os.environ, log.say)
         self._nothing_begun = (
             False  # Spark is starting: whoever does not want it any more need not wait for it
@@ -473,7 +486,8 @@ class Runner:
             ended = state.FAILED if problems else state.STOPPED if self._stop.is_set() else state.FINISHED
             for problem in problems:
                 self._log.say(f"failed: {problem}")
-            self._write_state(ended, problems=tuple(problems), ended_ms=_now_ms())
+            with self._without_files():
+                self._write_state(ended, problems=tuple(problems), ended_ms=_now_ms())
             return 1 if problems else 0
 
     @contextmanager
@@ -508,9 +522,8 @@ class Runner:
         self._log.say(f"starting Spark ({self._run.spark})")
         spark, packed = self._session(pipeline)
         try:
-            if spec.submitted or (spec.remote is None and not is_local(spec.master or "local")):
-                for warning in look_around(spark, packed):
-                    self._log.say(warning)
+            for warning in self._seen_to(spark, pipeline, packed):
+                self._log.say(warning)
             plans = plan(
                 pipeline,
                 spark,
@@ -527,7 +540,14 @@ class Runner:
             if created:
                 self._log.say(f"created topics: {', '.join(created)}")
                 self._run = replace(self._run, created=tuple(created))
-            started = start(plans)
+            disks = self._disks(pipeline)
+            try:
+                started = start(plans)
+            except Exception as error:
+                full = full_disk(str(error), disks)
+                if full is None:
+                    raise
+                return [f"{full}: {MAKE_ROOM}"]
             self._queries = [
                 Supervised(
                     query,
@@ -535,12 +555,14 @@ class Runner:
                     one.start,
                     inf if spec.give_up_after_s is None else spec.give_up_after_s,
                     self._hide,
+                    disks,
                 )
                 for one, query in zip(plans, started, strict=True)
             ]
             if self._lineage is not None:
                 self._lineage.started(pipeline, spec.bootstrap)
-            self._write_state(state.RUNNING)
+            with self._without_files():
+                self._write_state(state.RUNNING)
             for one, query in zip(self._queries, started, strict=True):
                 self._log.say(f"{one.figures.name}: query {query.id}")
             try:
@@ -549,6 +571,24 @@ class Runner:
                 self._tell_end(pipeline)
         finally:
             _stop_spark(spark)
+
+    def _disks(self, pipeline: Pipeline) -> list[Place]:
+        outputs = [stream.out.path for stream in pipeline.streams if isinstance(stream.out, Parquet)]
+        return places(self._run.checkpoints, self._home.path, self._spec.conf, os.environ, outputs)
+
+    @contextmanager
+    def _without_files(self) -> Iterator[None]:
+        """What is written within is for whoever looks on; a disk that does not take it is no reason to end streams."""
+        try:
+            yield
+        except OSError as error:
+            if not self._unwritten:
+                self._unwritten = f"{self._home.path}: {error.strerror or error}"
+                self._log.say(f"the figures and the state of this run cannot be written to {self._unwritten}")
+        else:
+            if self._unwritten:
+                self._log.say(f"the figures and the state of this run are written again ({self._unwritten})")
+                self._unwritten = ""
 
     def _tell_end(self, pipeline: Pipeline) -> None:
         if self._lineage is not None:
@@ -582,6 +622,16 @@ class Runner:
         with environment.as_working_directory():
             return session(f"ottla {spec.name}", spec.master, None, conf, log_file=spec.spark_log), True
 
+    def _seen_to(self, spark: SparkSession, pipeline: Pipeline, packed: bool) -> list[str]:
+        """Executors that are elsewhere can run what they get; warnings, or ExecutorsDiffer."""
+        spec = self._spec
+        if spec.remote is not None:
+            its_own = EXECUTORS_PYTHON in spec.conf
+            return furnish(spark, None if its_own else lambda: self._package(pipeline, connect=True))
+        if spec.submitted or not is_local(spec.master or "local"):
+            return look_around(spark, packed)
+        return []
+
     def _packed(self, pipeline: Pipeline) -> Package | None:
         """The environment for executors elsewhere, unless the user has seen to it."""
         spec = self._spec
@@ -593,8 +643,11 @@ class Runner:
                 f"parquet({relative[0]!r}) is relative to a machine: for a cluster say it whole, as a path or URL "
                 "that all executors reach"
             )
+        return self._package(pipeline)
+
+    def _package(self, pipeline: Pipeline, connect: bool = False) -> Package:
         self._log.say("packing the Python environment for the executors (once for each version)")
-        made = package(request_for(pipeline), self._home.path.parent / PACKAGES)
+        made = take(request_for(pipeline, connect=connect), self._home.path.parent / PACKAGES)
         self._log.say(f"the executors get {made.path}")
         return made
 
@@ -626,7 +679,8 @@ class Runner:
     def _end(self) -> None:
         """Stop what still runs; a batch that is cut short is replayed from the checkpoint by the next run."""
         if not all(one.is_done for one in self._queries):
-            self._write_state(state.STOPPING)
+            with self._without_files():
+                self._write_state(state.STOPPING)
         for one in self._queries:
             one.stop()
 
@@ -638,15 +692,19 @@ class Runner:
             self._problems += new
             for problem in new:
                 self._log.say(f"failed for good: {problem}")
-            self._write_state(self._run.state, problems=tuple(self._problems))
+            with self._without_files():
+                self._write_state(self._run.state, problems=tuple(self._problems))
 
     def _publish(self, lags: LagWatch) -> None:
         for one in self._queries:
             one.figures.lag, one.figures.lag_seconds = lags.want(one.figures.name, one.figures.offsets)
         self._streams = [one.figures.document() for one in self._queries]
-        self._home.write_progress(
-            {"at_ms": _now_ms(), "brokers_problem": lags.problem, "streams": self._streams}
-        )
+        with self._without_files():
+            if self._unwritten:
+                self._home.write_run(self._run)
+            self._home.write_progress(
+                {"at_ms": _now_ms(), "brokers_problem": lags.problem, "streams": self._streams}
+            )
 
     def _log_figures(self, final: bool = False) -> None:
         for one in self._queries:
@@ -656,7 +714,8 @@ class Runner:
     def _log_stack(self) -> None:
         import traceback
 
-        traceback.print_exc()
+        with suppress(OSError):
+            traceback.print_exc()
 
     def _short(self, query: str | None) -> str:
         return (query or "").removeprefix(f"{self._spec.name}.")
@@ -670,7 +729,8 @@ class Runner:
         self._stop.set()
         if self._nothing_begun:
             # Java, which PySpark started, ends when its standard input does: with this process.
-            self._write_state(state.STOPPED, ended_ms=_now_ms())
+            with self._without_files():
+                self._write_state(state.STOPPED, ended_ms=_now_ms())
             os._exit(0)
 
     def _until_unwatched(self) -> None:
@@ -724,16 +784,22 @@ def read_spec(fd: int) -> Spec:
 
 def main() -> int:
     spec = read_spec(0)
-    with open(spec.log, "a") as file:
-        hide = hiding(spec.secrets.values())
-        if spec.secrets:
-            sys.stderr, sys.stdout = DiscreetStream(sys.stderr, hide), DiscreetStream(sys.stdout, hide)
-        log = RunLog(file, hide)
-        try:
-            return Runner(spec, log).run()
-        except state.AlreadyRunning as error:
-            log.say(str(error))
-            return 1
+    file = open(spec.log, "a")  # noqa: SIM115 - closed below, where a full disk is no reason for another end
+    hide = hiding(spec.secrets.values())
+    if spec.secrets:
+        sys.stderr, sys.stdout = DiscreetStream(sys.stderr, hide), DiscreetStream(sys.stdout, hide)
+    log = RunLog(file, hide)
+    try:
+        return Runner(spec, log).run()
+    except state.AlreadyRunning as error:
+        log.say(str(error))
+        return 1
+    except OSError as error:  # before anything has begun: this run cannot keep its own files
+        log.say(f"{Path(spec.state_dir) / spec.name} cannot be written: {error.strerror or error}")
+        return 1
+    finally:
+        with suppress(OSError):
+            file.close()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ottla.spark.cluster.shelf import hold
 from ottla.spark.connection import CONFIG_FILE
 from ottla.spark.pipeline import state
 from ottla.spark.pipeline.declare import PipelineError
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     except PipelineError as error:
         print("".join(f"ottla: {line}\n" for line in str(error).splitlines()), end="", file=sys.stderr)
         return 1
+    hold(Path.cwd())  # the package, where spark-submit was started in one
     name = args.name or pipeline.name
     options = {CONFIG_FILE: str(Path(args.command_config).absolute())} if args.command_config else {}
     home = state.Home(Path(args.state_dir), name)

@@ -332,3 +332,31 @@ def test_java_is_started_where_the_name_of_python_leads(
 
 def test_text_is_packed_by_its_content() -> None:
     assert packed_text("a", "x").sha256 == packed_text("b", "x").sha256 != packed_text("a", "y").sha256
+
+
+def test_a_schema_that_is_written_out_is_no_file_however_long(tmp_path: Path) -> None:
+    from ottla.spark.pipeline import load
+    from ottla.spark.pipeline.contents import request_for
+
+    columns = ", ".join(f"a_column_with_a_name_{number} string" for number in range(40))
+    assert len(columns) > 255
+    (tmp_path / "p.py").write_text(
+        "from ottla.spark import pipeline, topic\n"
+        "@pipeline.stream(out=topic('out'))\n"
+        f"def copy(rows=topic('in', schema={columns!r}), raw=topic('raw', schema='s.avsc', format='avro')):\n"
+        "    return rows\n"
+    )
+    (tmp_path / "s.avsc").write_text(
+        '{"type": "record", "name": "r", "fields": [{"name": "a", "type": "int"}]}'
+    )
+    request = request_for(load(tmp_path / "p.py"))
+    assert request.data_files == (tmp_path / "s.avsc",)
+    assert "spark-connect" not in request.extras
+    assert "spark-connect" in request_for(load(tmp_path / "p.py"), connect=True).extras
+
+
+def test_what_pyspark_needs_for_connect_is_packed_without_pyspark() -> None:
+    names = {name for name, _ in environment._distributions((), ("spark", "spark-connect"))}
+    assert {"grpcio", "pandas", "pyarrow", "ottla"} <= names
+    assert not names & environment.NOT_PACKED
+    assert "grpcio" not in {name for name, _ in environment._distributions((), ("spark",))}

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from ottla.spark.cluster.preflight import Remedies, _probe, as_code, compared, explained
+from ottla.spark.cluster.preflight import Remedies, as_code, compared, explained, probe
 
 PACKED, OWN = Remedies(packed=True), Remedies(packed=False)
 HERE: dict[str, Any] = {
@@ -116,7 +116,7 @@ def test_the_probe_runs_in_a_python_that_has_nothing(tmp_path: Path) -> None:
     from pyspark import cloudpickle
 
     pickled = tmp_path / "probe"
-    pickled.write_bytes(cloudpickle.dumps(as_code(_probe)))
+    pickled.write_bytes(cloudpickle.dumps(as_code(probe)))
     assert b"ottla.spark" not in pickled.read_bytes()
     place = Path(cloudpickle.__file__).parent
     program = (
@@ -136,6 +136,6 @@ def test_the_probe_runs_in_a_python_that_has_nothing(tmp_path: Path) -> None:
 def test_the_probe_here() -> None:
     import ottla
 
-    found = next(_probe(()))
+    found = next(probe(()))
     assert found["ottla"] == ottla.__version__
     assert len(found["digest"]) == 64

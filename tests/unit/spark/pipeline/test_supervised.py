@@ -70,6 +70,40 @@ def test_an_accident_is_survived_after_a_while() -> None:
     assert (len(world.started), world.one.figures.state) == (2, "running")
 
 
+def test_one_that_dies_after_the_last_look_is_not_done_with() -> None:
+    """Else a run whose queries all die at once, as for a full disk, would take them for finished."""
+    world = World()
+    assert world.look(1.0) is None
+    world.query.fail(NOT_UP)
+    assert not world.one.is_done
+    assert world.look(2.0) is None
+    assert not world.one.is_done
+    world.look(4.0)
+    world.query.stop()
+    assert not world.one.is_done
+    world.look(5.0)
+    assert world.one.is_done
+
+
+def test_one_that_cannot_be_started_now_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.query.fail(NOT_UP)
+    world.look(1.0)
+
+    def refuse() -> Any:
+        raise OSError(
+            "An error occurred while calling o1.start: java.io.IOException: No space left on device"
+        )
+
+    monkeypatch.setattr(world.one, "_restart", refuse)
+    assert world.look(3.0) is None
+    assert "is full" in world.said[-1]
+    assert not world.one.is_done
+    monkeypatch.undo()
+    assert world.look(10.0) is None
+    assert world.one.figures.state == "running"
+
+
 def fail_until_over(world: World, now: float) -> list[float]:
     """Fails it whenever it runs; the pauses that it was given."""
     pauses: list[float] = []

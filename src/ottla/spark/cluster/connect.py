@@ -1,0 +1,158 @@
+"""A Spark Connect session whose server and executors may have nothing but a bare Python: looked at, given the rest.
+
+Two Pythons are behind a session: the executors', and the server's own, which plans sources and runs what is called for
+each micro-batch. Both are asked what they have, before a row is read. What lacks something gets the package's archives
+as artifacts of the session. Spark unpacks those into a directory of the session, on the server and on every executor
+whenever it comes, and starts Python there. So `./environment/bin/python` is the package's: for the executors by a
+setting of the session; for the server only if it was started with PYSPARK_PYTHON of that name. One that has Ottla
+installed keeps its own Python.
+
+Rules: what the server or an executor still lacks then is one line each (preflight), and nothing has been begun. Nothing
+is sent where nothing is missing, or where the user has named the executors' Python. Owned by the driver's side.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ottla.spark.cluster.package import ARCHIVES, PYTHON, Package
+from ottla.spark.cluster.preflight import (
+    ExecutorsDiffer,
+    Remedies,
+    as_code,
+    compared,
+    explained,
+    probe,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A client does not know how many executors there are: so many tasks see most of a small cluster, and cost little.
+TASKS = 16
+EXECUTORS_PYTHON = "spark.sql.execution.pyspark.python"
+SERVER = "the Spark Connect server"
+_LOOK = "ottla_look"
+
+
+class _OfExecutors(Remedies):
+    """Whoever has named the executors' Python can leave that to the run."""
+
+    @property
+    def of_packages(self) -> str:
+        if self.packed:
+            return super().of_packages
+        return f"install the same there, or leave {EXECUTORS_PYTHON} unset: `ottla pipeline run` then brings it along"
+
+    def of_python(self, wanted: str) -> str:
+        return (
+            super().of_python(wanted)
+            if self.packed
+            else f"name one of Python {wanted} that is there, or none"
+        )
+
+
+class _OfServer(Remedies):
+    """The server's Python is chosen by who starts it."""
+
+    @property
+    def of_packages(self) -> str:
+        return f"start the server with PYSPARK_PYTHON={PYTHON}, which each run brings along, or install the same there"
+
+    def of_python(self, wanted: str) -> str:
+        return f"start the server with PYSPARK_PYTHON={PYTHON} on a machine with Python {wanted}"
+
+
+def furnish(spark: SparkSession, package: Callable[[], Package] | None) -> list[str]:
+    """See that server and executors can run what is sent to them; warnings, or ExecutorsDiffer with what is wrong."""
+    lacks, warnings = look_through(spark, packed=False)
+    if lacks and package is not None:
+        is_server_bare = any(line.startswith(SERVER) for line in lacks)
+        send(spark, package())
+        lacks, warnings = look_through(spark, packed=True)
+        if not lacks and is_server_bare:
+            register(spark)
+    if lacks:
+        raise ExecutorsDiffer(lacks)
+    return warnings
+
+
+def send(spark: SparkSession, package: Package) -> None:
+    """The package's archives, and the name of the Python in them."""
+    session: Any = spark  # of Spark Connect, which alone takes archives
+    session.addArtifacts(*(str(package.path / part) for part in ARCHIVES.split(",")), archive=True)
+    spark.conf.set(EXECUTORS_PYTHON, PYTHON)
+
+
+def register(spark: SparkSession) -> None:
+    """The server has looked for sources when it had none; this is where its Python finds ours now."""
+    from ottla.spark.source.data_source import OttlaDataSource
+
+    spark.dataSource.register(OttlaDataSource)
+
+
+def look_through(spark: SparkSession, packed: bool) -> tuple[list[str], list[str]]:
+    """What is wrong on the server and among the executors, and what is only slower."""
+    problems: list[str] = []
+    warnings: list[str] = []
+    here = next(probe(()))
+    for look, remedies, who in (
+        (_executors, _OfExecutors(packed), None),
+        (_server, _OfServer(packed), SERVER),
+    ):
+        try:
+            # Spark Connect is for clients of other versions than the server's.
+            found = [{**there, "who": who, "pyspark": here["pyspark"]} for there in look(spark)]
+        except Exception as error:
+            line = explained(str(error), here["python"], remedies, who)
+            if line is None:
+                raise
+            problems.append(line)
+        else:
+            wrong, slower = compared(here, found, remedies)
+            problems += wrong
+            warnings += slower
+    return problems, warnings
+
+
+def _executors(spark: SparkSession) -> Iterator[Mapping[str, Any]]:
+    """A function without Arrow, which may be what is missing."""
+    from pyspark.sql.functions import udf
+
+    look = as_code(_as_text)
+    look.__defaults__ = (as_code(probe),)
+    frame = spark.range(0, TASKS, 1, TASKS).select(udf(look, "string", useArrow=False)("id"))
+    return (json.loads(text) for (text,) in frame.collect())
+
+
+def _as_text(_id: Any, look: Callable[..., Any] = probe) -> str:
+    import json
+
+    return json.dumps(next(look(())))
+
+
+def _server(spark: SparkSession) -> list[Mapping[str, Any]]:
+    """Where sources are planned: one that has no rows, and whose only column's name is the answer."""
+    from pyspark.sql.datasource import DataSource
+
+    members = {
+        "__module__": "__main__",  # sent whole, for nothing of Ottla may be there
+        "name": classmethod(as_code(_name)),
+        "schema": as_code(_schema),
+        "look": staticmethod(as_code(probe)),
+    }
+    spark.dataSource.register(type("Look", (DataSource,), members))
+    (column,) = spark.read.format(_LOOK).load().columns
+    return [json.loads(column)]
+
+
+def _name(_cls: Any) -> str:
+    return "ottla_look"
+
+
+def _schema(self: Any) -> str:
+    import json
+
+    return "`" + json.dumps(next(self.look(()))).replace("`", "'") + "` INT"

@@ -1,0 +1,124 @@
+"""What a Spark Connect session is given, and what is refused; the session is one that answers as it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from ottla.spark.cluster import connect
+from ottla.spark.cluster.package import PYTHON, Package
+from ottla.spark.cluster.preflight import ExecutorsDiffer, probe
+
+HERE = next(probe(()))
+BARE = {
+    **HERE,
+    "ottla": None,
+    "ottla_problem": "ModuleNotFoundError: No module named 'ottla'",
+    "kernel": False,
+}
+NO_PROGRAM = (
+    'Job aborted: Lost task 0.3 in stage 0.0 (TID 6) (w7 executor 0): java.io.IOException: Cannot run program "%s" (in '
+    'directory "./483b"): error=2, No such file or directory'
+)
+
+
+class Session:
+    """What server and executors have, before and after they were sent something."""
+
+    def __init__(
+        self, executors: Any, server: Any, executors_then: Any = HERE, server_then: Any = HERE
+    ) -> None:
+        self.answers = {"executors": (executors, executors_then), "server": (server, server_then)}
+        self.sent: list[str] = []
+        self.settings: dict[str, str] = {}
+        self.registered: list[Any] = []
+        self.conf = self.dataSource = self
+
+    def answer(self, whose: str) -> Callable[[Any], Any]:
+        def look(_spark: Any) -> Any:
+            found = self.answers[whose][bool(self.sent)]
+            if isinstance(found, Exception):
+                raise found
+            return [found]
+
+        return look
+
+    def addArtifacts(self, *paths: str, archive: bool) -> None:
+        assert archive
+        self.sent += paths
+
+    def set(self, name: str, value: str) -> None:
+        self.settings[name] = value
+
+    def register(self, source: Any) -> None:
+        self.registered.append(source)
+
+
+@pytest.fixture
+def furnish(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str]]:
+    def run(session: Session, packs: bool = True) -> list[str]:
+        monkeypatch.setattr(connect, "_executors", session.answer("executors"))
+        monkeypatch.setattr(connect, "_server", session.answer("server"))
+        package = (lambda: Package(tmp_path / "p", {}, True)) if packs else None
+        return connect.furnish(session, package)  # type: ignore[arg-type]
+
+    return run
+
+
+def test_nothing_is_sent_where_nothing_is_missing(furnish: Callable[..., list[str]]) -> None:
+    session = Session(HERE, {**HERE, "pyspark": "4.2.0"})
+    assert furnish(session) == []
+    assert not session.sent
+
+
+def test_executors_that_lack_something_get_the_package(
+    furnish: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    session = Session(BARE, HERE)
+    furnish(session)
+    assert session.sent == [
+        f"{tmp_path}/p/environment.tar.gz#environment",
+        f"{tmp_path}/p/pipeline.tar.gz#pipeline",
+    ]
+    assert session.settings == {connect.EXECUTORS_PYTHON: PYTHON}
+    assert not session.registered  # the server has found the source by itself
+
+
+def test_a_server_that_waits_for_an_environment_is_told_of_the_source(
+    furnish: Callable[..., list[str]],
+) -> None:
+    missing = RuntimeError(NO_PROGRAM % PYTHON)
+    session = Session(missing, missing)
+    furnish(session)
+    assert [source.__name__ for source in session.registered] == ["OttlaDataSource"]
+
+
+def test_a_server_with_a_python_of_its_own_that_lacks_something_is_one_line(
+    furnish: Callable[..., list[str]],
+) -> None:
+    with pytest.raises(ExecutorsDiffer) as refused:
+        furnish(Session(BARE, BARE, HERE, BARE))
+    (line,) = refused.value.problems
+    assert line.startswith("the Spark Connect server: ottla is not there (")
+    assert f"start the server with PYSPARK_PYTHON={PYTHON}" in line
+
+
+def test_a_python_that_the_user_named_is_not_replaced(furnish: Callable[..., list[str]]) -> None:
+    session = Session(RuntimeError(NO_PROGRAM % "/nowhere/python3"), HERE)
+    with pytest.raises(ExecutorsDiffer) as refused:
+        furnish(session, packs=False)
+    assert refused.value.problems == [
+        "executor on w7: there is no Python at /nowhere/python3: "
+        f"name one of Python {HERE['python']} that is there, or none"
+    ]
+    assert not session.sent
+
+
+def test_an_error_of_another_kind_stays_what_it_is(furnish: Callable[..., list[str]]) -> None:
+    with pytest.raises(RuntimeError, match="no executors"):
+        furnish(Session(RuntimeError("no executors"), HERE))
