@@ -173,6 +173,8 @@ class Supervised:
         # Asked in this order: a query that ends in between has reported all it did before it was seen to have ended.
         active = self.query.isActive
         self.figures.add(self.query.recentProgress, now)
+        for news in self.figures.changes.news():
+            say(f"{self.figures.name}: {news}")
         self.figures.state = "running" if active else "ended"
         if self.figures.batch_id > self._failed_at_batch:
             self.figures.problem = ""  # of a failure that it has got over
