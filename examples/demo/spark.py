@@ -99,7 +99,7 @@ def _report(query: StreamingQuery) -> dict[str, Any]:
 
 
 def _figures(last: Mapping[str, Any]) -> dict[str, Any]:
-    from ottla.spark.pipeline.running import offsets_of
+    from ottla.spark.progress import offsets_of
 
     ends = [offsets_of(source["endOffset"]) for source in last["sources"]]
     return {

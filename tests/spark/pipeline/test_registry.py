@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.pipelines import consume, pipeline_of
-from tests.support.spark_world import Broker
+from tests.support.pipelines import consume, pipeline_of, write_pipeline
+from tests.support.spark_world import QUERY_TIMEOUT_S, Broker
 
 from ottla.client.registry.framing import FRAME_BYTES, frame, schema_id
 from ottla.testing import Registry
@@ -142,3 +142,41 @@ def test_a_registry_that_is_away_stops_the_query_and_sets_nothing_aside(
     run(spark, broker)
     assert [json.loads(record.value()) for record in consume(broker, target)] == [{"id": 1}]
     assert consume(broker, bad) == []
+
+
+def test_an_id_that_becomes_known_between_the_two_queries_is_in_the_dead_letters(
+    spark: Any, broker: Broker, registry: Registry, tmp_path: Path
+) -> None:
+    from ottla.spark.pipeline import load
+    from ottla.spark.pipeline.running import plan
+
+    source, target, bad = broker.topic(), broker.topic(), broker.topic()
+    unknown = registry.register("another", NEW) + 1
+    broker.produce(source, [avro(unknown, OLD, {"id": 1})])
+
+    def run(number: int, address: str) -> None:
+        """The stream (0) or its dead letters (1); a worker that knows the address by another name knows nothing yet."""
+        path = write_pipeline(
+            tmp_path,
+            f"""
+            @pipeline.stream(out=topic({target!r}), dead_letter=topic({bad!r}))
+            def copy(rows=topic({source!r}, format="avro", schema={json.dumps(OLD)!r}, registry={address!r})):
+                return rows
+            """,
+        )
+        plans = plan(load(path), spark, broker.bootstrap, str(tmp_path / "state"), available_now=True)
+        query = plans[number].start()
+        assert query.awaitTermination(QUERY_TIMEOUT_S), f"{query.name} has not ended"
+
+    run(0, registry.url)
+    assert registry.register(f"{source}-value", OLD) == unknown
+    run(1, registry.url.replace("127.0.0.1", "localhost"))
+    assert consume(broker, target) == []
+    assert reasons(broker, bad) == {
+        0: f"the value has schema id {unknown}, which was unknown to the registry when it came"
+    }
+    broker.produce(source, [avro(unknown, OLD, {"id": 2})])
+    run(0, registry.url.replace("127.0.0.1", "localhost"))
+    run(1, registry.url.replace("127.0.0.1", "localhost"))
+    assert [json.loads(record.value()) for record in consume(broker, target)] == [{"id": 2}]
+    assert list(reasons(broker, bad)) == [0]

@@ -13,6 +13,8 @@ from pyspark.errors import AnalysisException
 from tests.support.spark_streams import MakeStream, Stream, group_lag
 from tests.support.spark_world import QUERY_TIMEOUT_S, Broker, wait_for
 
+from ottla.spark.progress import description, next_offsets, offsets_behind
+
 pytestmark = pytest.mark.xdist_group("spark")
 
 
@@ -119,6 +121,24 @@ def test_a_checkpoint_of_sparks_connector_goes_on(broker: Broker, stream: MakeSt
     (tmp_path / "checkpoint" / "offsets" / ".0.crc").unlink(missing_ok=True)
     broker.produce(topic, numbered(5, 20), partition=0)
     assert sorted(query.run()) == sorted(numbered(25))
+
+
+def test_its_progress_says_how_far_it_is_behind_and_its_checkpoint_where_another_begins(
+    spark: Any, broker: Broker, stream: MakeStream, tmp_path: Path
+) -> None:
+    topic = broker.topic(2)
+    for partition in range(2):
+        broker.produce(topic, numbered(10), partition=partition)
+    query = stream(topic, maxOffsetsPerTrigger="8")
+    assert len(query.run()) == 20
+    sources = [report["sources"][0] for report in query.query.recentProgress if report["numInputRows"]]
+    assert {description(source) for source in sources} == {f"ottla[{topic}]"}
+    assert [offsets_behind(source)["maxOffsetsBehindLatest"] for source in sources] == ["6", "2", "0"]
+    assert offsets_behind(sources[0])["avgOffsetsBehindLatest"] == "6.0"
+    (starting,) = next_offsets(tmp_path / "checkpoint")
+    broker.produce(topic, numbered(3, 100), partition=1)
+    another = Stream(spark, broker, tmp_path / "another", subscribe=topic, startingOffsets=starting)
+    assert sorted(another.run()) == numbered(3, 100)
 
 
 def test_read_committed(broker: Broker, stream: MakeStream) -> None:

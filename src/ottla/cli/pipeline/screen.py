@@ -74,6 +74,7 @@ def screen(run: Run, progress: Mapping[str, Any], now_ms: int) -> RenderableType
     end = [
         Text(),
         *(Text(line, "yellow") for line in expectation_lines(progress) if " by 0 " not in line),
+        *(Text(line, "yellow") for line in change_lines(progress)),
         Text(f"log {run.log}", "dim"),
         Text("Ctrl-C stops it cleanly; the next run goes on from here.", "dim"),
     ]
@@ -124,6 +125,7 @@ def status_lines(run: Run, progress: Mapping[str, Any]) -> list[str]:
         *[f"  problem      {problem}" for problem in _brokers_problem(run, progress)],
     ]
     lines += [f"  expectation  {line}" for line in expectation_lines(progress)]
+    lines += [f"  changed      {line}" for line in change_lines(progress)]
     found = rows(progress)
     return [*lines, "", *table(found, COLUMNS, figures=COLUMNS[WORDS:]).split("\n")] if found else lines
 
@@ -135,6 +137,18 @@ def expectation_lines(progress: Mapping[str, Any]) -> list[str]:
         for stream in progress.get("streams", [])
         for name, count in (stream.get("expectations") or {}).items()
     ]
+
+
+def change_lines(progress: Mapping[str, Any]) -> list[str]:
+    """`copy: orders: 1 new field ('color'), 2 went missing ('a', 'b')`, for each input whose records have changed."""
+    found = []
+    for stream in progress.get("streams", []):
+        for topic, fields in (stream.get("schema_changes") or {}).items():
+            new, missing = (", ".join(map(repr, fields[change])) for change in ("new", "missing"))
+            parts = [f"{counted(len(fields['new']), 'new field')} ({new})"] if new else []
+            parts += [f"{len(fields['missing'])} went missing ({missing})"] if missing else []
+            found.append(f"{stream['stream']}: {topic}: {', '.join(parts)}")
+    return found
 
 
 def created_line(run: Run) -> str:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ottla.spark.pipeline import expectations
+from ottla.spark.pipeline import changes, expectations
 from ottla.spark.pipeline.declare import (
     META_COLUMN,
     DeclaredPipeline,
@@ -43,6 +43,7 @@ from ottla.spark.pipeline.given import discreetly, revealed
 from ottla.spark.pipeline.replay import Replay
 from ottla.spark.pipeline.values import Codec, codec
 from ottla.spark.pipeline.values.rows import framed, framed_column
+from ottla.spark.pipeline.values.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -53,6 +54,7 @@ PARSED = "_ottla_parsed"
 ENCODED = "_ottla_encoded"
 WHOLE = "_ottla_record"
 ERROR = "_ottla_error"
+EXACT = "_ottla_exact_error"
 UNMET = "_ottla_unmet"
 PLACE = "_ottla_place"
 REFUSED = "_ottla_refused"
@@ -89,6 +91,7 @@ class Context:
     options: Mapping[str, str] = field(repr=False)
     replay: Replay | None = None
     group: str = ""
+    judged_in: str = ""  # the checkpoint that has the verdicts on schema ids, where two queries have to agree
     names: list[str] = field(default_factory=list)
     codecs: dict[int, Codec | None] = field(default_factory=dict)
 
@@ -96,8 +99,11 @@ class Context:
         self.names.append(f"{prefix}_{len(self.names)}")
         return self.names[-1]
 
-    def for_query(self, group: str) -> Context:
-        return replace(self, group=group, names=[])
+    def for_query(self, group: str, judged_in: str = "") -> Context:
+        return replace(self, group=group, judged_in=judged_in, names=[])
+
+    def verdicts(self, topic: Topic) -> Verdicts | None:
+        return Verdicts(self.judged_in, topic.name) if self.judged_in and not topic.table else None
 
     def codec_of(self, topic: Topic) -> Codec | None:
         """How an input is read. One codec a run: what a registry has as the newest schema is asked for once, and a
@@ -142,8 +148,8 @@ def _read_topic(context: Context, topic: Topic, *, tolerant: bool, where: str) -
     if values is None:
         return _as_expected(context, raw, topic, where)
     keep = topic.table or topic.tombstones == "keep"
-    parsed = parse(raw, values, keep_tombstones=keep)
-    counted = _counted(context, parsed, values)
+    parsed = parse(raw, values, context.verdicts(topic), keep_tombstones=keep)
+    counted = _counted(context, parsed, values, topic)
     good = _good(counted, values, topic, fail=not tolerant and topic.on_error == "fail")
     columns = _columns(good, values, topic)
     if topic.table:
@@ -225,12 +231,14 @@ def _start(context: Context, topic: Topic) -> dict[str, str]:
     return parse_start(topic.start) if context.replay is None else from_moment(context.replay.from_ms)
 
 
-def parse(raw: DataFrame, values: Codec, *, keep_tombstones: bool) -> DataFrame:
+def parse(
+    raw: DataFrame, values: Codec, verdicts: Verdicts | None = None, *, keep_tombstones: bool
+) -> DataFrame:
     """The records with their parsed values beside them."""
     from pyspark.sql import functions as F
 
     kept = raw if keep_tombstones else raw.where(F.col("value").isNotNull())
-    return kept.withColumn(PARSED, values.parse(F.col("value")))
+    return kept.withColumn(PARSED, values.parse(F.col("value"), verdicts))
 
 
 def failure(values: Codec) -> Column:
@@ -240,14 +248,16 @@ def failure(values: Codec) -> Column:
     return F.when(F.col("value").isNotNull(), values.error(F.col(PARSED)))
 
 
-def _counted(context: Context, parsed: DataFrame, values: Codec) -> DataFrame:
+def _counted(context: Context, parsed: DataFrame, values: Codec, topic: Topic) -> DataFrame:
     from pyspark.sql import functions as F
 
-    return parsed.observe(
-        context.metrics_name(METRICS_IN),
-        F.count(F.lit(1)).alias("rows"),
-        F.count(failure(values)).alias("bad"),
-    )
+    counts = [F.count(F.lit(1)).alias("rows"), F.count(failure(values)).alias("bad")]
+    difference = values.difference(F.col("value"), F.col(PARSED))
+    # A table is read whole for each micro-batch: what is new in it would be counted again and again.
+    if difference is not None and not topic.table:
+        parsed = parsed.withColumn(changes.DIFFERENCE, difference)
+        counts.append(changes.counted(topic.name))
+    return parsed.observe(context.metrics_name(METRICS_IN), *counts)
 
 
 def _good(counted: DataFrame, values: Codec, topic: Topic, *, fail: bool) -> DataFrame:
@@ -370,23 +380,25 @@ def _of_topic(
 
     rows = records(context, topic, stream=True, headers=True).where(F.col("value").isNotNull())
     whole = F.struct("key", "value", "headers", "topic", "partition", "offset").alias(WHOLE)
-    error = F.lit(None).cast("string")
+    error = exact = F.lit(None).cast("string")
     columns: list[Any] = ["*"]
     if values is not None:
-        rows = parse(rows, values, keep_tombstones=False)
+        rows = parse(rows, values, context.verdicts(topic), keep_tombstones=False)
         error = failure(values)
+        exact = values.exact_error(F.col(PARSED))
         columns = list(_columns(rows, values, topic)) if numbers else []
-    rows = rows.select(*columns, whole, error.alias(ERROR))
+    rows = rows.select(*columns, whole, error.alias(ERROR), exact.alias(EXACT))
     wanted = F.col(ERROR).isNotNull() if unparsed else F.lit(False)
     reason = F.lit(None).cast("string")
     if numbers:
         rows = expectations.judged(rows, topic.expect, F.col(ERROR).isNotNull())
         wanted |= F.coalesce(F.col(expectations.VERDICT).isin(numbers), F.lit(False))
         reason = expectations.reason(topic.expect)
-    bad = rows.where(wanted).select(f"{WHOLE}.*", ERROR, reason.alias(UNMET))
+    bad = rows.where(wanted).select(f"{WHOLE}.*", ERROR, EXACT, reason.alias(UNMET))
     if unparsed and values is not None:
-        value = F.when(F.col(ERROR).isNotNull(), F.col("value"))
-        bad = bad.withColumn(ERROR, F.concat(F.lit("the value "), _explained(values, value)))
+        value = F.when(F.col(ERROR).isNotNull() & F.col(EXACT).isNull(), F.col("value"))
+        why = F.coalesce(EXACT, _explained(values, value))
+        bad = bad.withColumn(ERROR, F.concat(F.lit("the value "), why))
     reasons = headers_with(
         F.col("headers"),
         header("reason", F.coalesce(ERROR, UNMET)),

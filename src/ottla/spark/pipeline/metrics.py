@@ -63,6 +63,7 @@ def page(pipeline: str, streams: Sequence[Mapping[str, Any]]) -> str:
         for name, count in stream.get("expectations", {}).items():
             labels = _labels(pipeline, stream["stream"], expectation=name)
             lines.append(f"ottla_pipeline_rows_unmet_total{labels} {count}")
+    lines += _schema_changes(pipeline, streams)
     lines += [
         "# TYPE ottla_pipeline_stream_state stateset",
         "# HELP ottla_pipeline_stream_state How a stream is.",
@@ -72,6 +73,17 @@ def page(pipeline: str, streams: Sequence[Mapping[str, Any]]) -> str:
             labels = _labels(pipeline, stream["stream"], ottla_pipeline_stream_state=state)
             lines.append(f"ottla_pipeline_stream_state{labels} {int(stream['state'] == state)}")
     return "\n".join([*lines, "# EOF", ""])
+
+
+def _schema_changes(pipeline: str, streams: Sequence[Mapping[str, Any]]) -> list[str]:
+    name = "ottla_pipeline_schema_changes"
+    lines = [f"# TYPE {name} counter", f"# HELP {name} Fields of an input that are new, or went missing."]
+    for stream in streams:
+        for topic, fields in stream.get("schema_changes", {}).items():
+            for change, names in fields.items():
+                labels = _labels(pipeline, stream["stream"], topic=topic, change=change)
+                lines.append(f"{name}_total{labels} {len(names)}")
+    return lines
 
 
 def _labels(pipeline: str, stream: str, **more: str) -> str:

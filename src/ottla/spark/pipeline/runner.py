@@ -181,6 +181,8 @@ class Supervised:
         active = self.query.isActive
         self._has_ended = not active
         self.figures.add(self.query.recentProgress, now)
+        for news in self.figures.changes.news():
+            say(f"{self.figures.name}: {news}")
         self.figures.state = "running" if active else "ended"
         if self.figures.batch_id > self._failed_at_batch:
             self.figures.problem = ""  # of a failure that it has got over

@@ -10,7 +10,6 @@ sinks.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.client.registry.client import RegistryError
 from ottla.spark.driver import UpdateWriter
+from ottla.spark.pipeline.changes import Changes
 from ottla.spark.pipeline.declare import (
     SESSION_PARAMETER,
     DeclarationError,
@@ -52,6 +52,8 @@ from ottla.spark.pipeline.frames import (
 from ottla.spark.pipeline.given import DiscreetWriter, discreetly, hiding, revealed
 from ottla.spark.pipeline.parameters import Param, Secret
 from ottla.spark.pipeline.replay import Replay
+from ottla.spark.pipeline.values.verdicts import verdicts_path
+from ottla.spark.progress import offsets_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -143,12 +145,13 @@ def _plans(context: Context, stream: Stream, checkpoints: str, available_now: bo
     name = pipeline.group_of(stream)
     trigger = {"availableNow": True} if available_now else parse_trigger(stream.trigger)
     with _explained(pipeline, stream):
-        result = _result(context.for_query(name), stream)
         checkpoint = f"{checkpoints}/{stream.name}"
+        judged_in = verdicts_path(checkpoint) if stream.dead_letter is not None else ""
+        result = _result(context.for_query(name, judged_in), stream)
         writer = _writer(context, stream, result, checkpoint)
         yield Plan(pipeline, stream, name, _prepared(writer, name, checkpoint, trigger))
         aside = name + DEAD_LETTER_SUFFIX
-        bad = letters(context.for_query(aside), stream) if stream.dead_letter is not None else None
+        bad = letters(context.for_query(aside, judged_in), stream) if stream.dead_letter is not None else None
         if bad is not None:
             checkpoint += DEAD_LETTER_SUFFIX
             writer = _topic_writer(context, bad.writeStream, stream.dead_letter)
@@ -312,6 +315,7 @@ class Figures:
     lag_seconds: float | None = None
     problem: str = ""
     unmet: dict[str, int] = field(default_factory=dict)  # rows that did not meet an expectation, by its name
+    changes: Changes = field(default_factory=Changes, repr=False)
     offsets: dict[str, dict[str, int]] = field(default_factory=dict, repr=False)
     _rates: tuple[Rate, Rate] = field(default_factory=lambda: (Rate(), Rate()), repr=False)
 
@@ -338,6 +342,7 @@ class Figures:
         self.late += sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators)
         for name, count in observed_expectations(report).items():
             self.unmet[name] = self.unmet.get(name, 0) + count
+        self.changes.add(report)
         self.batch_ms = int(duration.get("triggerExecution", report.get("batchDuration") or 0))
 
     def _add_state(self, report: Mapping[str, Any]) -> None:
@@ -361,6 +366,7 @@ class Figures:
             "bad": self.bad,
             "late": self.late,
             "expectations": dict(self.unmet),
+            "schema_changes": self.changes.document(),
             "in_per_s": round(self.in_per_s, 1),
             "out_per_s": round(self.out_per_s, 1),
             "lag": self.lag,
@@ -378,21 +384,6 @@ def rows_in(report: Mapping[str, Any]) -> int:
     if any(name.startswith(METRICS_IN) for name in observed):
         return _observed(report, METRICS_IN, "rows")
     return max(int(report.get("numInputRows") or 0), 0)
-
-
-def offsets_of(text: Any) -> dict[str, dict[str, int]]:
-    """A source's offsets ({"topic": {"0": 12}}), whether Spark gives them as text or as data; else nothing."""
-    try:
-        found = json.loads(text) if isinstance(text, str) else text
-    except ValueError:
-        return {}
-    if not isinstance(found, dict):
-        return {}
-    return {
-        topic: {str(partition): at for partition, at in places.items() if isinstance(at, int)}
-        for topic, places in found.items()
-        if isinstance(places, dict)
-    }
 
 
 def _observed(report: Mapping[str, Any], prefix: str, column: str) -> int:

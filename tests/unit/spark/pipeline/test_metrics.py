@@ -33,11 +33,15 @@ def test_it_is_what_a_run_publishes() -> None:
 
 
 def test_the_official_parser_takes_it() -> None:
-    stream = {**STREAM, "expectations": {"price > 0": 4}}
+    changed = {"orders": {"new": ["color", "size"], "missing": []}}
+    stream = {**STREAM, "expectations": {"price > 0": 4}, "schema_changes": changed}
     families = {family.name: family for family in text_string_to_metric_families(page("p", [stream]))}
-    assert len(families) == len(METRICS) + 2
+    assert len(families) == len(METRICS) + 3
     (unmet,) = families["ottla_pipeline_rows_unmet"].samples
     assert (unmet.labels["expectation"], unmet.value) == ("price > 0", 4)
+    new, missing = families["ottla_pipeline_schema_changes"].samples
+    assert (new.labels["topic"], new.labels["change"], new.value) == ("orders", "new", 2)
+    assert (missing.labels["change"], missing.value) == ("missing", 0)
 
 
 def test_it_is_served_at_one_path() -> None:

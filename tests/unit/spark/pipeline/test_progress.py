@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ottla.spark.pipeline.running import Figures, Rate, offsets_of
+from ottla.spark.pipeline.running import Figures, Rate
+from ottla.spark.progress import offsets_of
 
 
 def report(batch: int, rows: int = 10, out: int = 4, bad: int = 0, **more: Any) -> dict[str, Any]:

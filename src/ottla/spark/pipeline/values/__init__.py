@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from ottla.spark.pipeline.declare import Topic
+    from ottla.spark.pipeline.values.verdicts import Verdicts
 
 
 class Codec(Protocol):
@@ -34,11 +35,19 @@ class Codec(Protocol):
     def can_fail_to_write(self) -> bool:
         """Whether `encode` may give an error."""
 
-    def parse(self, value: Column) -> Column:
-        """A binary column as one struct column, to be computed once and then asked for `error` and `fields`."""
+    def parse(self, value: Column, verdicts: Verdicts | None = None) -> Column:
+        """A binary column as one struct column, to be computed once and then asked for `error` and `fields`.
+
+        `verdicts`: where a stream and its dead letters read the same records, what they hold of schema ids."""
 
     def error(self, parsed: Column) -> Column:
         """Why a value did not parse; null where it did."""
+
+    def exact_error(self, parsed: Column) -> Column:
+        """The same where `parse` has found the exact reason; null where it takes `explain`."""
+
+    def difference(self, value: Column, parsed: Column) -> Column | None:
+        """How records that are looked at differ from the schema (`changes`); None where that is not to be seen."""
 
     def fields(self, parsed: Column) -> list[Column]:
         """The columns, under their names."""

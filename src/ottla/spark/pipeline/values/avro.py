@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.model.install import install
 from ottla.spark.pipeline.declare import DeclarationError
-from ottla.spark.pipeline.values.json import differences
+from ottla.spark.pipeline.values.json import differences, no_text
 from ottla.spark.pipeline.values.rows import Decode, Encode, decode_column, encode_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType, StructType
+
+    from ottla.spark.pipeline.values.verdicts import Verdicts
 
 
 MAX_SCHEMA_BYTES = 4_000_000
@@ -252,13 +254,19 @@ class AvroCodec:
     def columns(self) -> StructType | None:
         return self._columns
 
-    def parse(self, value: Column) -> Column:
+    def parse(self, value: Column, verdicts: Verdicts | None = None) -> Column:
         assert self.schema is not None
         assert self._columns is not None
         return decode_column(value, nullable(self._columns), Make(_decoder, self.schema))
 
     def error(self, parsed: Column) -> Column:
         return parsed.getField("error")
+
+    def exact_error(self, parsed: Column) -> Column:
+        return no_text()
+
+    def difference(self, value: Column, parsed: Column) -> Column | None:
+        return None  # such a value says nothing of its writer's schema
 
     def fields(self, parsed: Column) -> list[Column]:
         assert self._columns is not None

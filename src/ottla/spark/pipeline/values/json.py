@@ -10,12 +10,15 @@ import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from ottla.spark.pipeline import changes
 from ottla.spark.pipeline.declare import DeclarationError, listed
 from ottla.spark.pipeline.values.ddl import DdlError, parse_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType, StructType
+
+    from ottla.spark.pipeline.values.verdicts import Verdicts
 
 CORRUPT = "_ottla_corrupt"
 MAX_SHOWN = 60
@@ -53,7 +56,7 @@ class JsonCodec:
     def columns(self) -> StructType | None:
         return self._columns
 
-    def parse(self, value: Column) -> Column:
+    def parse(self, value: Column, verdicts: Verdicts | None = None) -> Column:
         from pyspark.sql import functions as F
         from pyspark.sql.types import StringType, StructField, StructType
 
@@ -73,6 +76,15 @@ class JsonCodec:
                 absent = parsed.getField(field.name).isNull()
                 bad = bad.when(absent, F.lit(f"field {field.name!r} is missing or null"))
         return bad
+
+    def exact_error(self, parsed: Column) -> Column:
+        return no_text()
+
+    def difference(self, value: Column, parsed: Column) -> Column | None:
+        from pyspark.sql import functions as F
+
+        assert self._columns is not None
+        return F.when(changes.sampled(), changes.of_object(value.cast("string"), self._columns.names))
 
     def fields(self, parsed: Column) -> list[Column]:
         assert self._columns is not None
@@ -103,6 +115,13 @@ class JsonCodec:
         except ValueError as error:
             return f"is not JSON: {error}"
         return _explain("", found, self._columns) or _missing(found, self._columns) or self._refusal
+
+
+def no_text() -> Column:
+    """Null, as text."""
+    from pyspark.sql import functions as F
+
+    return F.lit(None).cast("string")
 
 
 def differences(declared: StructType, columns: StructType) -> list[str]:
@@ -221,7 +240,7 @@ class TextCodec:
 
         return StructType([StructField("value", StringType())])
 
-    def parse(self, value: Column) -> Column:
+    def parse(self, value: Column, verdicts: Verdicts | None = None) -> Column:
         from pyspark.sql import functions as F
 
         return F.struct(value.cast("string").alias("value"))
@@ -230,6 +249,12 @@ class TextCodec:
         from pyspark.sql import functions as F
 
         return F.when(~F.is_valid_utf8(parsed.getField("value")), F.lit("is not UTF-8 text"))
+
+    def exact_error(self, parsed: Column) -> Column:
+        return no_text()
+
+    def difference(self, value: Column, parsed: Column) -> Column | None:
+        return None
 
     def fields(self, parsed: Column) -> list[Column]:
         return [parsed.getField("value").alias("value")]

@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.model.install import install
 from ottla.spark.pipeline.declare import DeclarationError, did_you_mean, listed
-from ottla.spark.pipeline.values.json import differences
+from ottla.spark.pipeline.values.json import differences, no_text
 from ottla.spark.pipeline.values.rows import Decode, Encode, decode_column, encode_column
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
     from pyspark.sql import Column
     from pyspark.sql.types import DataType, StructType
+
+    from ottla.spark.pipeline.values.verdicts import Verdicts
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Read = Callable[[Any], dict[str, Any]]
@@ -72,11 +74,17 @@ class ProtobufCodec:
     def columns(self) -> StructType:
         return self._columns
 
-    def parse(self, value: Column) -> Column:
+    def parse(self, value: Column, verdicts: Verdicts | None = None) -> Column:
         return decode_column(value, self._columns, _Make(decoder, self.descriptors, self.message))
 
     def error(self, parsed: Column) -> Column:
         return parsed.getField("error")
+
+    def exact_error(self, parsed: Column) -> Column:
+        return no_text()
+
+    def difference(self, value: Column, parsed: Column) -> Column | None:
+        return None  # such a value says nothing of its writer's schema
 
     def fields(self, parsed: Column) -> list[Column]:
         return [parsed.getField("data").getField(name).alias(name) for name in self._columns.names]

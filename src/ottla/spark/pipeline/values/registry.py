@@ -8,7 +8,8 @@ the run starts. Writing: the schema is registered (or looked up) once, in the dr
 Rules: what is wrong with a value (no frame, an id that the registry does not have, a schema that does not fit) is an
 error of that value. A registry that is away is an error of the task: no record is set aside for it. So all ids of a
 batch are asked for before the first value is decoded; one that is unknown is asked for once more after a moment, since
-the node of a registry that answers may be behind the one that gave the id out.
+the node of a registry that answers may be behind the one that gave the id out. A stream with dead letters is two
+queries, and what is found out about an id holds for both (verdicts.py).
 
 Nothing here needs Spark until columns are asked for: `ottla consume` and `produce` use the same writers' schemas.
 """
@@ -23,9 +24,9 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ottla.client.registry.client import (
     AVRO,
@@ -36,6 +37,7 @@ from ottla.client.registry.client import (
     RegistryError,
     RegistrySettings,
     RegistrySettingsError,
+    RegistryUnavailableError,
     Schema,
     UnknownSchemaError,
     registry_client,
@@ -48,11 +50,13 @@ from ottla.client.registry.framing import (
     schema_id,
     write_indexes,
 )
+from ottla.spark.pipeline import changes
 from ottla.spark.pipeline.declare import DeclarationError, Topic, did_you_mean
 from ottla.spark.pipeline.values import avro, protobuf
 from ottla.spark.pipeline.values.json import JsonCodec, json_codec
 from ottla.spark.pipeline.values.json_schema import columns_of, schema_of
 from ottla.spark.pipeline.values.rows import Decode, arrow_udf, decoded, encode_column
+from ottla.spark.pipeline.values.verdicts import Verdicts
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -316,39 +320,132 @@ class Reading(Protocol):
     def key(self) -> str:
         """What tells it from others of the same client."""
 
-    def decoder(self, schema: Schema) -> Decode:
+    def decoder(self, schema: Schema) -> Decoder:
         """For whole values, frames and all, of one writer's schema."""
 
 
-_decoders: dict[tuple[RegistrySettings, str, str, int], Decode] = {}
+class Decoder(NamedTuple):
+    """What to do with values of one writer's schema."""
+
+    decode: Decode
+    # How the writer's schema differs from the reader's (`changes`); None where that is not known.
+    difference: Callable[[bytes], str | None] = lambda value: None
 
 
-def prepared(values: Iterable[bytes | None], reading: Reading) -> Decode:
-    """What decodes these values; RegistryError where the registry cannot say what their ids mean."""
-    found: dict[bytes, Decode] = {}
-    waited = False
-    for head in {value[:FRAME_BYTES] for value in values if value is not None}:
+class Place(NamedTuple):
+    """A record's value, or the beginning of it, and where it is in its topic."""
+
+    value: bytes
+    partition: int
+    offset: int
+
+
+_decoders: dict[tuple[RegistrySettings, str, str, int], Decoder] = {}
+
+
+class Prepared:
+    """What decodes the values of a batch: all that a registry has to say of their ids has been asked.
+
+    RegistryError where it cannot say it. With `verdicts` it is said once, for this query and for another.
+    """
+
+    def __init__(
+        self, places: Iterable[Place | None], reading: Reading, verdicts: Verdicts | None = None
+    ) -> None:
+        self._reading = reading
+        self._verdicts = verdicts if verdicts is not None and verdicts.is_kept() else None
+        self._has_waited = False
+        self._decoders: dict[bytes, Decoder] = {}
+        self._limits: dict[bytes, dict[int, int]] = {}  # up to where an id was unknown, by partition
+        for head, last in _last_places(places).items():
+            try:
+                number = schema_id(head)
+            except FrameError as error:
+                self._decoders[head] = _refusing(str(error))
+                continue
+            if self._verdicts is None:
+                self._decoders[head] = self._asked(number)
+            elif self._verdicts.is_settled(number):
+                self._decoders[head] = self._certain(number)
+            else:
+                self._decoders[head], self._limits[head] = self._judged(number, last, self._verdicts)
+
+    def decode(self, place: Place) -> dict[str, Any]:
+        """ValueError, or whatever else a value provokes."""
+        head = place.value[:FRAME_BYTES]
+        if self.is_refused(place):
+            raise ValueError(
+                f"has schema id {schema_id(head)}, which was unknown to the registry when it came"
+            )
+        return self._decoders[head].decode(place.value)
+
+    def is_refused(self, place: Place) -> bool:
+        """Whether it came before its id was known."""
+        return place.offset <= self._limits.get(place.value[:FRAME_BYTES], _NO_LIMITS).get(
+            place.partition, -1
+        )
+
+    def difference(self, place: Place) -> str | None:
+        return self._decoders[place.value[:FRAME_BYTES]].difference(place.value)
+
+    def _judged(
+        self, number: int, last: dict[int, int], verdicts: Verdicts
+    ) -> tuple[Decoder, dict[int, int]]:
+        with verdicts.book(number) as book:
+            if number in book.known:
+                return self._certain(number), book.refused.get(number, {})
+            try:
+                decoder = self._known(number)
+            except UnknownSchemaError as error:
+                book.refuse(number, last)
+                return _refusing(_naming(number, error)), {}
+            book.know(number)
+            return decoder, book.refused.get(number, {})
+
+    def _certain(self, number: int) -> Decoder:
+        """Of an id that was known: what was said of its records cannot be taken back."""
         try:
-            number = schema_id(head)
-        except FrameError as error:
-            found[head] = _refusing(str(error))
-            continue
-        fresh = not reading.client.is_unknown(number)
-        try:
-            found[head] = decoder_of(number, reading)
+            return self._known(number, certain=True)
         except UnknownSchemaError as error:
-            if fresh and not waited:
+            raise RegistryUnavailableError(
+                f"{error}, but it was known: register it again, or wait for the registry's other nodes"
+            ) from None
+
+    def _asked(self, number: int) -> Decoder:
+        try:
+            return self._known(number)
+        except UnknownSchemaError as error:
+            return _refusing(_naming(number, error))
+
+    def _known(self, number: int, *, certain: bool = False) -> Decoder:
+        """UnknownSchemaError when it has been asked for twice, or (unless it is `certain`) just a moment ago."""
+        fresh = certain or not self._reading.client.is_unknown(number)
+        try:
+            return decoder_of(number, self._reading)
+        except UnknownSchemaError:
+            if not fresh:
+                raise
+            if not self._has_waited:
                 time.sleep(UNKNOWN_WAIT_S)
-                waited = True
-            found[head] = _asked_again(number, reading) if fresh else _refusing(_naming(number, error))
-
-    def decode(value: bytes) -> dict[str, Any]:
-        return found[value[:FRAME_BYTES]](value)
-
-    return decode
+                self._has_waited = True
+            return decoder_of(number, self._reading, again=True)
 
 
-def decoder_of(number: int, reading: Reading, *, again: bool = False) -> Decode:
+_NO_LIMITS: dict[int, int] = {}
+
+
+def _last_places(places: Iterable[Place | None]) -> dict[bytes, dict[int, int]]:
+    """The frames there are, and for each the furthest offset by partition."""
+    found: dict[bytes, dict[int, int]] = {}
+    for place in places:
+        if place is not None:
+            last = found.setdefault(place.value[:FRAME_BYTES], {})
+            if place.offset > last.get(place.partition, -1):
+                last[place.partition] = place.offset
+    return found
+
+
+def decoder_of(number: int, reading: Reading, *, again: bool = False) -> Decoder:
     """What decodes values of a schema's id. A schema that cannot be used makes one that refuses."""
     key = (reading.client.settings, reading.kind, reading.key, number)
     made = _decoders.get(key)
@@ -372,13 +469,6 @@ def decoder_of(number: int, reading: Reading, *, again: bool = False) -> Decode:
     return made
 
 
-def _asked_again(number: int, reading: Reading) -> Decode:
-    try:
-        return decoder_of(number, reading, again=True)
-    except UnknownSchemaError as error:
-        return _refusing(_naming(number, error))
-
-
 def _naming(number: int, error: Exception) -> str:
     """The registry's answer, said of a value."""
     text, own = str(error), f"schema id {number} is "
@@ -389,11 +479,11 @@ def _naming(number: int, error: Exception) -> str:
     )
 
 
-def _refusing(reason: str) -> Decode:
+def _refusing(reason: str) -> Decoder:
     def refuse(value: bytes) -> dict[str, Any]:
         raise ValueError(reason)
 
-    return refuse
+    return Decoder(refuse)
 
 
 class AvroReading:
@@ -405,13 +495,14 @@ class AvroReading:
         self.client = client
         self.key = reader
 
-    def decoder(self, schema: Schema) -> Decode:
+    def decoder(self, schema: Schema) -> Decoder:
         writer = avro.without_unknown(avro_schema(self.client, schema))
         reader = json.loads(self.key)
         if not isinstance(writer, dict) or writer.get("type") not in ("record", "error"):
             raise ValueError("a record is expected at the top")
+        difference = _avro_difference(writer, reader)
         if writer == reader:
-            return avro.decoder(writer, start=FRAME_BYTES)
+            return Decoder(avro.decoder(writer, start=FRAME_BYTES), lambda value: difference)
         # The record as such is what is asked for, whatever its writer calls it.
         aliases = [*reader.get("aliases", []), writer["name"], str(writer["name"]).rpartition(".")[2]]
         decode = avro.decoder(writer, {**reader, "aliases": aliases}, FRAME_BYTES)
@@ -428,7 +519,17 @@ class AvroReading:
                     f"of schema id {schema.id} cannot be read by the reader's schema: {short}"
                 ) from None
 
-        return resolved
+        return Decoder(resolved, lambda value: difference)
+
+
+def _avro_difference(writer: dict[str, Any], reader: dict[str, Any]) -> str:
+    written = {field["name"] for field in writer["fields"]}
+    wanted = {field["name"]: {field["name"], *field.get("aliases", ())} for field in reader["fields"]}
+    known = set().union(*wanted.values())
+    return changes.of_names(
+        [field["name"] for field in writer["fields"] if field["name"] not in known],
+        [name for name, names in wanted.items() if not names & written],
+    )
 
 
 class ProtobufReading:
@@ -445,10 +546,11 @@ class ProtobufReading:
     def key(self) -> str:
         return f"{self._message} {hashlib.sha256(self._descriptors).hexdigest()}"
 
-    def decoder(self, schema: Schema) -> Decode:
+    def decoder(self, schema: Schema) -> Decoder:
         inner = protobuf.decoder(self._descriptors, self._message)
         written = descriptors_of(self.client, schema)
         names: dict[tuple[int, ...], str] = {}
+        difference = None if written is None else self._difference(written[0])
 
         def decode(value: bytes) -> dict[str, Any]:
             indexes, at = read_indexes(value)
@@ -459,7 +561,30 @@ class ProtobufReading:
                     raise ValueError(f"is a {names[indexes]}, not a {self._message}")
             return inner(value[at:])
 
-        return decode
+        return Decoder(decode, lambda value: difference)
+
+    def _difference(self, written: bytes) -> str | None:
+        """By the numbers of fields, which are what counts; None where the writer's file has no message of this name."""
+        ours = _fields_by_number(self._descriptors, self._message)
+        theirs = _fields_by_number(written, self._message)
+        if ours is None or theirs is None:
+            return None
+        return changes.of_names(
+            [name for number, name in theirs.items() if number not in ours],
+            [name for number, name in ours.items() if number not in theirs],
+        )
+
+
+def _fields_by_number(descriptors: bytes, message: str) -> dict[int, str] | None:
+    try:
+        file, place = place_of(descriptors, message)
+    except DeclarationError:
+        return None
+    found, inside = None, file.message_type
+    for index in place:
+        found = inside[index]
+        inside = found.nested_type
+    return None if found is None else {field.number: field.name for field in found.field}
 
 
 class JsonReading:
@@ -471,41 +596,82 @@ class JsonReading:
     def __init__(self, client: RegistryClient) -> None:
         self.client = client
 
-    def decoder(self, schema: Schema) -> Decode:
-        return lambda value: {}
+    def decoder(self, schema: Schema) -> Decoder:
+        return Decoder(lambda value: {})
 
 
 # -- codecs ----------------------------------------------------------------------------------------------------------
 
 
-class _Decoding:
-    """The Arrow UDF's function: a column of framed values as struct<data, error>."""
+def _with_place(value: Column) -> Column:
+    from pyspark.sql import functions as F
 
-    def __init__(self, reading: Reading, columns: StructType) -> None:
+    return F.struct(value.alias("value"), F.col("partition"), F.col("offset"))
+
+
+def places_of(values: Any) -> list[Place | None]:
+    """An Arrow column of values with their places; None for records without a value."""
+    columns = (values.field(name).to_pylist() for name in Place._fields)
+    return [None if value is None else Place(value, *place) for value, *place in zip(*columns, strict=True)]
+
+
+class _Decoding:
+    """The Arrow UDF's function: framed values, with their places, as struct<data, error, difference>."""
+
+    def __init__(self, reading: Reading, columns: StructType, verdicts: Verdicts | None) -> None:
         self._reading = reading
         self._columns = columns
+        self._verdicts = verdicts
 
     def __call__(self, values: Any) -> Any:
-        rows = values.to_pylist()
-        return decoded(rows, prepared(rows, self._reading), self._columns)
+        import pyarrow as pa
+
+        places = places_of(values)
+        prepared = Prepared(places, self._reading, self._verdicts)
+        made = decoded(places, prepared.decode, self._columns)
+        found = pa.array(differences_of(places, prepared), pa.string())
+        return pa.StructArray.from_arrays(
+            [made.field("data"), made.field("error"), found], ["data", "error", "difference"]
+        )
 
 
-def _decode_column(value: Column, columns: StructType, reading: Reading) -> Column:
+def differences_of(places: Sequence[Place | None], prepared: Prepared) -> list[str | None]:
+    """Of the first records of a batch, and of the first of each schema."""
+    seen: set[bytes] = set()
+    found: list[str | None] = []
+    for number, place in enumerate(places):
+        look = place is not None and (
+            number < changes.FIRST_OF_BATCH or place.value[:FRAME_BYTES] not in seen
+        )
+        found.append(prepared.difference(place) if look and place is not None else None)
+        if look and place is not None:
+            seen.add(place.value[:FRAME_BYTES])
+    return found
+
+
+def _decode_column(value: Column, columns: StructType, reading: Reading, verdicts: Verdicts | None) -> Column:
     from pyspark.sql.types import StringType, StructField, StructType
 
-    returned = StructType([StructField("data", columns), StructField("error", StringType())])
-    decoding = _Decoding(reading, columns)
+    returned = StructType(
+        [
+            StructField("data", columns),
+            StructField("error", StringType()),
+            StructField("difference", StringType()),
+        ]
+    )
+    decoding = _Decoding(reading, columns, verdicts)
 
     def decode(values: Any) -> Any:
         return decoding(values)
 
-    return arrow_udf(decode, returned, value)
+    return arrow_udf(decode, returned, _with_place(value))
 
 
 def _explained(value: bytes, reading: Reading, otherwise: Callable[[bytes], str]) -> str:
-    decode = prepared([value], reading)
+    place = Place(value, 0, 0)
+    prepared = Prepared([place], reading)
     try:
-        decode(value)
+        prepared.decode(place)
     except Exception as error:  # noqa: BLE001 - whatever the bytes provoke is the explanation
         return avro.error_text(error)
     return otherwise(value)
@@ -582,12 +748,18 @@ class AvroFramed:
     def columns(self) -> StructType | None:
         return self._codec.columns
 
-    def parse(self, value: Column) -> Column:
+    def parse(self, value: Column, verdicts: Verdicts | None = None) -> Column:
         assert self._codec.columns is not None
-        return _decode_column(value, avro.nullable(self._codec.columns), self._reading)
+        return _decode_column(value, avro.nullable(self._codec.columns), self._reading, verdicts)
 
     def error(self, parsed: Column) -> Column:
         return self._codec.error(parsed)
+
+    def exact_error(self, parsed: Column) -> Column:
+        return self.error(parsed)
+
+    def difference(self, value: Column, parsed: Column) -> Column | None:
+        return parsed.getField("difference")
 
     def fields(self, parsed: Column) -> list[Column]:
         return self._codec.fields(parsed)
@@ -666,11 +838,17 @@ class ProtobufFramed:
     def columns(self) -> StructType:
         return self._codec.columns
 
-    def parse(self, value: Column) -> Column:
-        return _decode_column(value, self._codec.columns, self._reading)
+    def parse(self, value: Column, verdicts: Verdicts | None = None) -> Column:
+        return _decode_column(value, self._codec.columns, self._reading, verdicts)
 
     def error(self, parsed: Column) -> Column:
         return self._codec.error(parsed)
+
+    def exact_error(self, parsed: Column) -> Column:
+        return self.error(parsed)
+
+    def difference(self, value: Column, parsed: Column) -> Column | None:
+        return parsed.getField("difference")
 
     def fields(self, parsed: Column) -> list[Column]:
         return self._codec.fields(parsed)
@@ -719,24 +897,30 @@ class JsonFramed:
     def columns(self) -> StructType | None:
         return self._codec.columns
 
-    def parse(self, value: Column) -> Column:
+    def parse(self, value: Column, verdicts: Verdicts | None = None) -> Column:
         from pyspark.sql import functions as F
         from pyspark.sql.types import StringType
 
-        payload = self._codec.parse(F.substring(value, FRAME_BYTES + 1, 2**31 - 1))
-        checking = _FrameErrors(JsonReading(self._client))
+        payload = self._codec.parse(_payload(value))
+        checking = _FrameErrors(JsonReading(self._client), verdicts)
 
         def check(values: Any) -> Any:
             return checking(values)
 
         # Only the frames pass through Python.
-        wrong = arrow_udf(check, StringType(), F.substring(value, 1, FRAME_BYTES))
+        wrong = arrow_udf(check, StringType(), _with_place(F.substring(value, 1, FRAME_BYTES)))
         return F.struct(payload.alias("data"), wrong.alias("frame"))
 
     def error(self, parsed: Column) -> Column:
         from pyspark.sql import functions as F
 
         return F.coalesce(parsed.getField("frame"), self._codec.error(parsed.getField("data")))
+
+    def exact_error(self, parsed: Column) -> Column:
+        return parsed.getField("frame")
+
+    def difference(self, value: Column, parsed: Column) -> Column | None:
+        return self._codec.difference(_payload(value), parsed)
 
     def fields(self, parsed: Column) -> list[Column]:
         return self._codec.fields(parsed.getField("data"))
@@ -763,22 +947,34 @@ class JsonFramed:
         return self._codec.refuse(columns)
 
 
-class _FrameErrors:
-    """A column of frames as the reasons why they are none; null where they are."""
+def _payload(value: Column) -> Column:
+    from pyspark.sql import functions as F
 
-    def __init__(self, reading: Reading) -> None:
+    return F.substring(value, FRAME_BYTES + 1, 2**31 - 1)
+
+
+class _FrameErrors:
+    """A column of frames as the reasons why they are none, or may not be read; null where they may."""
+
+    def __init__(self, reading: Reading, verdicts: Verdicts | None) -> None:
         self._reading = reading
+        self._verdicts = verdicts
 
     def __call__(self, values: Any) -> Any:
         import pyarrow as pa
 
-        heads = values.to_pylist()
-        decode = prepared(heads, self._reading)
-        reasons: dict[bytes | None, str | None] = {None: None}
-        for head in set(heads) - {None}:
-            try:
-                decode(head)
-                reasons[head] = None
-            except Exception as error:  # noqa: BLE001 - the value is what is wrong
-                reasons[head] = str(error)
-        return pa.array([reasons[head] for head in heads], pa.string())
+        places = places_of(values)
+        prepared = Prepared(places, self._reading, self._verdicts)
+        reasons: dict[tuple[bytes, bool], str | None] = {}
+
+        def reason(place: Place) -> str | None:
+            key = (place.value, prepared.is_refused(place))
+            if key not in reasons:
+                try:
+                    prepared.decode(place)
+                    reasons[key] = None
+                except Exception as error:  # noqa: BLE001 - the value is what is wrong
+                    reasons[key] = str(error)
+            return reasons[key]
+
+        return pa.array([None if place is None else reason(place) for place in places], pa.string())

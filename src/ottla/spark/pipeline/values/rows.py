@@ -99,8 +99,8 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
-def decoded(values: Iterable[bytes | None], decode: Decode, columns: StructType) -> pa.Array:
-    """Each value decoded, or the reason why not."""
+def decoded(values: Iterable[Any], decode: Callable[[Any], Any], columns: StructType) -> pa.Array:
+    """Each value decoded, or the reason why not; null where there is none."""
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_type
 

@@ -18,6 +18,7 @@ from tests.support.pipelines import order_class, order_descriptors
 
 from ottla.client.registry.client import RegistryError, RegistryUnavailableError, UnknownSchemaError
 from ottla.client.registry.framing import frame
+from ottla.spark.pipeline import changes
 from ottla.spark.pipeline.declare import DeclarationError, topic
 from ottla.spark.pipeline.values import avro, codec, protobuf, registry
 from ottla.spark.pipeline.values.ddl import parse_schema
@@ -31,6 +32,7 @@ from ottla.spark.pipeline.values.registry import (
     self_contained,
 )
 from ottla.spark.pipeline.values.rows import encoded
+from ottla.spark.pipeline.values.verdicts import Verdicts
 from ottla.testing import Registry
 
 HERE = Path()
@@ -69,8 +71,20 @@ def written(number: int, schema: Any, row: dict[str, Any]) -> bytes:
 
 def read(made: Any, *values: bytes | None) -> list[dict[str, Any]]:
     """As a worker does: the task's function is pickled on its way."""
-    decoding = _Decoding(made._reading, made.columns)
-    return pickle.loads(cloudpickle.dumps(decoding))(pa.array(values, pa.binary())).to_pylist()  # type: ignore[no-any-return]
+    found = read_at(made, placed(*values))
+    return [{"data": row["data"], "error": row["error"]} for row in found]
+
+
+def placed(*values: bytes | None, start: int = 0) -> pa.Array:
+    """Values as the records of partition 0 from an offset on."""
+    rows = [{"value": value, "partition": 0, "offset": at} for at, value in enumerate(values, start)]
+    kind = pa.struct([("value", pa.binary()), ("partition", pa.int32()), ("offset", pa.int64())])
+    return pa.array(rows, kind)
+
+
+def read_at(made: Any, records: pa.Array, verdicts: Verdicts | None = None) -> list[dict[str, Any]]:
+    decoding = _Decoding(made._reading, made.columns, verdicts)
+    return pickle.loads(cloudpickle.dumps(decoding))(records).to_pylist()  # type: ignore[no-any-return]
 
 
 def test_records_of_two_writers_are_read_by_the_newest_schema(server: Registry) -> None:
@@ -252,6 +266,46 @@ def test_references_that_lead_back_are_put_in_once(server: Registry) -> None:
         _ = codec_for(server, "avro").columns
 
 
+def told(made: Any, *values: bytes) -> list[Any]:
+    """How the writers' schemas differ from the reader's, of records that are looked at."""
+    found = [row["difference"] for row in read_at(made, placed(*values))]
+    return [None if text is None else tuple(json.loads(text).values()) for text in found]
+
+
+def test_how_writers_differ_from_the_reader_is_told_for_the_first_of_each(server: Registry) -> None:
+    price = {"name": "price", "type": "double", "default": 0.0}
+    named = {"name": "customer", "type": "string", "default": "", "aliases": ["who"]}
+    first, second = record(ID, WHO), record(ID, price)
+    old, new = server.register("orders-value", first), server.register("other", second)
+    made = codec_for(server, "avro", schema=record(ID, named))
+    mine, other = written(old, first, {"id": 1, "who": "ada"}), written(new, second, {"id": 1, "price": 2.0})
+    many = [mine] * changes.FIRST_OF_BATCH
+    assert told(made, *many, mine, other, other, frame(99)) == [
+        *[([], [])] * changes.FIRST_OF_BATCH,
+        None,
+        (["price"], ["customer"]),
+        None,
+        None,
+    ]
+
+
+def test_messages_differ_by_the_numbers_of_their_fields(server: Registry, tmp_path: Path) -> None:
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    made = FileDescriptorSet.FromString(order_descriptors())
+    (tmp_path / "order.desc").write_bytes(made.SerializeToString())
+    head = codec_for(
+        server, "protobuf", writing=True, schema="order.desc", message="shop.Order", base=tmp_path
+    ).register()
+    order = next(one for one in made.file[-1].message_type if one.name == "Order")
+    by_name = {field.name: field for field in order.field}
+    by_name["who"].name = "customer"  # the same number: nothing has changed
+    by_name["tags"].number = 99
+    (tmp_path / "other.desc").write_bytes(made.SerializeToString())
+    other = codec_for(server, "protobuf", schema="other.desc", message="shop.Order", base=tmp_path)
+    assert told(other, head) == [(["tags"], ["tags"])]
+
+
 def test_protobuf_with_its_message_indexes(server: Registry, tmp_path: Path) -> None:
     (tmp_path / "order.desc").write_bytes(order_descriptors())
     given = {"schema": "order.desc", "message": "shop.Order", "base": tmp_path}
@@ -322,8 +376,8 @@ def test_json_frames(server: Registry) -> None:
     assert again.columns.simpleString() == (
         "struct<n:bigint,at:timestamp,tags:array<string>,more:map<string,double>>"
     )
-    errors = _FrameErrors(registry.JsonReading(again._client))
-    heads = pa.array([head, b"{", frame(9), None], pa.binary())
+    errors = _FrameErrors(registry.JsonReading(again._client), None)
+    heads = placed(head, b"{", frame(9), None)
     found = pickle.loads(cloudpickle.dumps(errors))(heads).to_pylist()
     assert (found[0], found[3]) == (None, None)
     assert found[1].startswith("is not framed")
