@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.cli.args import BOOTSTRAP, OUTPUT, CliError, Command, UsageError, argument, switch, unknown
 from ottla.cli.client import COMMAND_CONFIG, PROFILE
-from ottla.cli.output import counted, emit, emit_json, say
-from ottla.cli.pipeline.given import PARAMETERS, SECRETS, given_by
+from ottla.cli.output import emit, emit_json, say
+from ottla.cli.pipeline.given import PARAMETERS, SECRETS
 from ottla.examples import PIPELINES, source_of
 
 if TYPE_CHECKING:
@@ -155,11 +155,10 @@ def _run(args: argparse.Namespace) -> int:
     return run(args, state_root(args))
 
 
-def _check(args: argparse.Namespace) -> None:
-    from ottla.cli.pipeline.run import checked
+def _check(args: argparse.Namespace) -> int:
+    from ottla.cli.pipeline.check import check
 
-    pipeline = checked(args.file, None, given_by(args))
-    say(f"{pipeline.path.name} is fine: {counted(len(pipeline.streams), 'stream')}")
+    return check(args, state_root(args))
 
 
 def _graph(args: argparse.Namespace) -> None:
@@ -260,6 +259,12 @@ def _reset(args: argparse.Namespace) -> int:
     return reset(args, find(args))
 
 
+def _savepoint(args: argparse.Namespace) -> int:
+    from ottla.cli.pipeline.life import savepoint
+
+    return savepoint(args, find(args))
+
+
 def stop_process(home: Home, pid: int, timeout_s: float, *, force: bool) -> None:
     """Ask the process that holds the lock to end, and wait until it has let go."""
     import signal
@@ -325,6 +330,14 @@ stopped, from the checkpoint in the state directory. Ctrl-C stops cleanly.
   ottla pipeline run clicks.py --param limit=10 --param-file prod.toml --secrets-dir /run/secrets
   ottla pipeline run clicks.py --remote sc://host:15002 --checkpoint-dir s3a://bucket/checkpoints"""
 
+_CHECK_DETAILS = """\
+Nothing is made: no topic, table, subject, checkpoint or group. Brokers or registries that are away, topics that are
+missing and secrets that are not given are lines, and no hindrance; the exit code is 1 where a run would fail, as with a
+state that the code cannot go on with.
+
+  ottla pipeline check clicks.py
+  ottla pipeline check clicks.py --plan -b broker:9092"""
+
 _REPLAY_DETAILS = """\
 The pipeline is run as NAME.replay, in its file as it is now and with the settings of its last run, and ends when all is
 done; one that was stopped goes on when it is asked for again. What the pipeline itself writes is left alone, and it may
@@ -332,6 +345,13 @@ run meanwhile.
 
   ottla pipeline replay clicks --from 2026-11-01T00:00 --into clicks.per_minute.v2
   ottla pipeline replay orders --from 7d --to 1d --stream to_lake --into /lake/orders_new"""
+
+_SAVEPOINT_DETAILS = """\
+Of a pipeline that does not run: its checkpoints with offsets and state, as they are. A run that starts from the copy is
+a life of its own: what the pipeline wrote after the copy is written again, into the outputs that its file names.
+
+  ottla pipeline savepoint clicks --to /backup/clicks-before-v2
+  ottla pipeline run clicks_v2.py --from-savepoint /backup/clicks-before-v2"""
 
 _RESET_DETAILS = """\
 Nothing is deleted: checkpoints with their state and offsets move to set-aside/ in the pipeline's directory. What the
@@ -370,6 +390,12 @@ COMMAND = Command(
                 metavar="URL",
                 help="where Spark keeps the checkpoints, if not in the state directory",
             ),
+            argument(
+                "--from-savepoint",
+                metavar="DIR",
+                complete="dir",
+                help="start from this copy (see savepoint); only where there is no checkpoint yet",
+            ),
             switch("--available-now", help="process what is there, then end"),
             switch("--detach", help="run in the background; see status and stop"),
             switch("--create-topics", help="create topics that are missing, with the broker's defaults"),
@@ -401,8 +427,31 @@ COMMAND = Command(
             "check",
             "check a pipeline's file without running it",
             FILE,
+            switch(
+                "--plan",
+                help="build the plans with a local Spark, show them, compare state with the checkpoints",
+            ),
+            switch("--json", help="with --plan: as JSON"),
+            argument("--name", help="of the pipeline (default: the file's)"),
+            BOOTSTRAP,
+            STATE_DIR,
+            argument(
+                "--checkpoint-dir",
+                metavar="DIR",
+                help="where the checkpoints are, if not in the state directory",
+            ),
+            argument(
+                "--conf",
+                action="append",
+                default=[],
+                metavar="KEY=VALUE",
+                help="a setting of Spark (may be given many times)",
+            ),
             *PARAMETERS,
+            *SECRETS,
+            *CLIENT,
             run=_check,
+            details=_CHECK_DETAILS,
         ),
         Command(
             "graph",
@@ -573,6 +622,20 @@ COMMAND = Command(
             *CLIENT,
             run=_reset,
             details=_RESET_DETAILS,
+        ),
+        Command(
+            "savepoint",
+            "copy the checkpoints and the state of a pipeline that does not run, to start from",
+            NAME,
+            STATE_DIR,
+            argument(
+                "--to",
+                metavar="DIR",
+                complete="dir",
+                help="where to; it must not be there (default: savepoints/ in the pipeline's directory)",
+            ),
+            run=_savepoint,
+            details=_SAVEPOINT_DETAILS,
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""The options by which a pipeline's parameters and secrets are given: of `run`, and for parameters of `check` too."""
+"""The options by which a pipeline's parameters and secrets are given."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from ottla.spark.pipeline.given import Given
+    from ottla.spark.pipeline.given import Given, Secrets
 
 PARAMETERS = (
     argument(
@@ -40,20 +40,26 @@ SECRETS = (
 )
 
 
-def given_by(args: argparse.Namespace) -> Callable[[], Given]:
+def given_by(args: argparse.Namespace, *, asks: bool = True) -> Callable[[], Given]:
     """What the options and the environment give, found when the file is loaded; `check` does not ask for secrets."""
     values = dict(pairs(args.param, "--param"))
-    directory = getattr(args, "secrets_dir", None)
+    directory = args.secrets_dir
     if directory is not None and not os.path.isdir(directory):
         raise UsageError(f"--secrets-dir {directory}: there is no such directory")
 
     def find() -> Given:
-        from ottla.spark.pipeline.given import Given, Secrets, Source, environment, param_file
+        from ottla.spark.pipeline.given import Given, Source, environment, param_file
 
         sources = [Source("--param", values), environment(os.environ)]
         if args.param_file is not None:
             sources.append(param_file(args.param_file))
-        asks = hasattr(args, "secret_command")
-        return Given(tuple(sources), Secrets(os.environ, directory, args.secret_command) if asks else None)
+        return Given(tuple(sources), secrets_by(args) if asks else None)
 
     return find
+
+
+def secrets_by(args: argparse.Namespace) -> Secrets:
+    """Where secrets are looked for."""
+    from ottla.spark.pipeline.given import Secrets
+
+    return Secrets(os.environ, args.secrets_dir, args.secret_command)

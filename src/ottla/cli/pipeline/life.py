@@ -1,4 +1,4 @@
-"""`ottla pipeline logs | attach | restart | replay | reset`: what is done with a pipeline after its first day.
+"""`ottla pipeline logs | attach | restart | replay | reset | savepoint`: what is done with a pipeline later on.
 
 All work on what a run has left in the state directory. `restart` asks for what the last run was asked for, in the file
 as it is now; secrets are kept nowhere, so a run that was given one on the command line has to be asked for again.
@@ -217,14 +217,53 @@ def reset(args: argparse.Namespace, home: Home) -> int:
         raise CliError(f"{error}; `ottla pipeline stop {home.name}` stops it") from None
 
 
-def _reset(args: argparse.Namespace, home: Home) -> int:
-    found = _last_run(home)
-    if "://" in found.checkpoints and not found.checkpoints.startswith("file:///"):
+def savepoint(args: argparse.Namespace, home: Home) -> int:
+    """Copy the checkpoints of a pipeline that does not run, with their state: a run can start from the copy."""
+    from ottla.spark.pipeline.savepoint import SavepointError, save
+    from ottla.spark.pipeline.state import AlreadyRunning
+
+    replay = (home.spec() or {}).get("replay")
+    if isinstance(replay, dict) and replay.get("to_ms") is not None:
         raise CliError(
-            f"the checkpoints of {home.name} are in {found.checkpoints}, which is not of this machine: move them "
-            "there, or give the next run another --checkpoint-dir"
+            f"{home.name} has left out what is newer than its --to, and a run from its checkpoints would never have "
+            "it: replay without --to"
         )
-    root = Path(found.checkpoints.removeprefix("file://"))
+    now = datetime.now(UTC)
+    to = Path(args.to).absolute() if args.to else home.savepoints / now.strftime("%Y%m%dT%H%M%S.%f")[:-3]
+    try:
+        with home.locked():
+            root = _local_checkpoints(home, "copy them there while it is stopped")
+            made = save(home.name, root, to, int(now.timestamp() * 1000))
+    except AlreadyRunning as error:
+        raise CliError(
+            f"{error}, and a copy of a running one would not fit together; `ottla pipeline stop {home.name}` stops it"
+        ) from None
+    except SavepointError as error:
+        raise CliError(str(error)) from None
+    for query in made.queries:
+        upto = "nothing finished yet" if query.committed is None else f"micro-batch {query.committed}"
+        begun = "" if query.is_complete else f"; {query.batch} was begun, and will be run again"
+        say(f"{query.name}: {upto}{begun}")
+    say(
+        f"{home.name}: copied to {made.path}; `ottla pipeline run FILE --from-savepoint {made.path}` starts from it"
+    )
+    return 0
+
+
+def _local_checkpoints(home: Home, otherwise: str) -> Path:
+    from ottla.spark.pipeline.checkpoint import local_path
+
+    found = _last_run(home)
+    root = local_path(found.checkpoints)
+    if root is None:
+        raise CliError(
+            f"the checkpoints of {home.name} are in {found.checkpoints}, which is not of this machine: {otherwise}"
+        )
+    return root
+
+
+def _reset(args: argparse.Namespace, home: Home) -> int:
+    root = _local_checkpoints(home, "move them there, or give the next run another --checkpoint-dir")
     chosen = _chosen(root, home, args.stream)
     ids = [query_id for checkpoint in chosen for query_id in _query_ids(checkpoint)]
     if ids:

@@ -49,16 +49,34 @@ def run(args: argparse.Namespace, root: Path) -> int:
             f"--master {args.master!r} is no master of Spark's: local, local[N], local[*], spark://HOST:PORT, yarn, "
             "k8s://…"
         )
-    _require_spark(args.remote)
+    require_spark(args.remote)
     pipeline = checked(args.file, args.name, given_by(args))
     options, bootstrap = client_options(args)
     conf = dict(pairs(args.conf, "--conf"))
     _give_up_after_s(args.give_up_after)
     _metrics(args.metrics)
     home = home_of(root, pipeline.name)
+    _check_savepoint(args, home)
     check_topics(pipeline, bootstrap, options, create_all=args.create_topics)
     spec = _spec(args, pipeline, home, bootstrap, conf, options)
     return detached(spec, home) if args.detach else watched(spec, home)
+
+
+def _check_savepoint(args: argparse.Namespace, home: Home) -> None:
+    """Said here rather than by the runner, which looks again with the lock in its hand."""
+    from ottla.spark.pipeline import savepoint
+
+    if args.from_savepoint is None:
+        return
+    if args.remote:
+        raise UsageError(
+            "--from-savepoint copies files of this machine: it goes with --master, not with --remote"
+        )
+    try:
+        savepoint.read(Path(args.from_savepoint).absolute())
+        savepoint.refuse(args.checkpoint_dir or str(home.checkpoints))
+    except savepoint.SavepointError as error:
+        raise CliError(str(error)) from None
 
 
 def client_options(args: argparse.Namespace) -> tuple[dict[str, str], str]:
@@ -109,7 +127,7 @@ def refused(error: Exception) -> CliError:
     return CliError(lines[-1])
 
 
-def _require_spark(remote: str | None) -> None:
+def require_spark(remote: str | None) -> None:
     """One sentence for what is missing, before anything else is tried."""
     _require_packages()
     if remote is not None:
@@ -190,6 +208,7 @@ def _spec(
         available_now=args.available_now,
         watched=not args.detach,
         create_topics=args.create_topics,
+        from_savepoint=None if args.from_savepoint is None else str(Path(args.from_savepoint).absolute()),
         metrics=_metrics(args.metrics),
         give_up_after_s=_give_up_after_s(args.give_up_after),
         conf=conf,

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.spark.pipeline import changes, expectations
 from ottla.spark.pipeline.declare import (
@@ -81,6 +81,16 @@ META = (
 )
 
 
+class StandIn(Protocol):
+    """What inputs are where somebody only looks at a plan: nothing is read, nothing is made."""
+
+    def records(self, topic: Topic, settings: Mapping[str, Any], *, stream: bool, headers: bool) -> DataFrame:
+        """As format("ottla") gives them, none; OptionError where it does not take the settings."""
+
+    def table(self, source: Source) -> DataFrame:
+        """A table's columns, without its rows."""
+
+
 @dataclass
 class Context:
     """What all plans of a run share, and the count of metrics of one plan (their names must differ)."""
@@ -92,6 +102,7 @@ class Context:
     replay: Replay | None = None
     group: str = ""
     judged_in: str = ""  # the checkpoint that has the verdicts on schema ids, where two queries have to agree
+    stand_in: StandIn | None = None
     names: list[str] = field(default_factory=list)
     codecs: dict[int, Codec | None] = field(default_factory=dict)
 
@@ -118,6 +129,8 @@ def read(context: Context, source: Source, *, tolerant: bool, where: str = "") -
     """An input; `tolerant` where somebody else takes care of what does not parse; `where` names it in messages."""
     if isinstance(source, Topic):
         return _read_topic(context, source, tolerant=tolerant, where=where)
+    if context.stand_in is not None:
+        return context.stand_in.table(source)
     if isinstance(source, Parquet):
         return context.spark.read.options(**source.options).parquet(source.path)
     secrets = context.pipeline.secrets
@@ -217,6 +230,8 @@ def records(context: Context, topic: Topic, *, stream: bool, headers: bool) -> D
     if headers:
         settings["includeHeaders"] = "true"
     settings |= revealed(topic.options, context.pipeline.secrets)
+    if context.stand_in is not None:
+        return context.stand_in.records(topic, settings, stream=stream, headers=headers)
     reader: Any = context.spark.readStream if stream else context.spark.read
     found: DataFrame = reader.format("ottla").options(**settings).load()
     end_ms = context.replay.to_ms if stream and context.replay is not None else None

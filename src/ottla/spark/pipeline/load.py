@@ -81,12 +81,19 @@ class Pipeline(DeclaredPipeline):
 
         `options` (kafka.security.protocol and the like) go to every source and sink.
         """
+        from ottla.spark.pipeline.checkpoint import claim, refuse_others
         from ottla.spark.pipeline.running import plan, start
 
         checkpoints = checkpoint_dir or str(Path(state_dir).absolute() / self.name / "checkpoints")
-        return start(
+        is_here = hasattr(spark, "_jsparkSession")  # else they are a Spark Connect server's
+        if is_here:
+            refuse_others(self, checkpoints)
+        started = start(
             plan(self, spark, bootstrap, checkpoints, available_now=available_now, options=options or {})
         )
+        if is_here:
+            claim(self, checkpoints)
+        return started
 
 
 def find_cycle(edges: Edges) -> list[str] | None:

@@ -43,7 +43,8 @@ from ottla.spark.cluster.package import Package, needs_package
 from ottla.spark.cluster.preflight import ExecutorsDiffer, look_around
 from ottla.spark.cluster.shelf import take
 from ottla.spark.connection import PREFIX
-from ottla.spark.pipeline import state
+from ottla.spark.pipeline import savepoint, state
+from ottla.spark.pipeline.checkpoint import claim, refuse_others
 from ottla.spark.pipeline.contents import relative_paths, request_for
 from ottla.spark.pipeline.declare import Parquet, PipelineError
 from ottla.spark.pipeline.full_disk import GOES_ON, MAKE_ROOM, Place, full_disk, places
@@ -383,6 +384,7 @@ class Spec:
     create_topics: bool = False
     give_up_after_s: float | None = None  # for ever
     replay: Replay | None = None
+    from_savepoint: str | None = None
     metrics: str | None = None
     submitted: bool = False  # by spark-submit, which has chosen the master and the settings
     conf: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -411,7 +413,8 @@ class Spec:
         """For the next start: what is secret is kept nowhere, only that there was something."""
         secret = [key for key in self.options if key.removeprefix(PREFIX) in SECRET_KEYS]
         options = {key: value for key, value in self.options.items() if key not in secret}
-        return {**asdict(self), "options": options, "secrets": {}, "not_kept": secret}
+        once = {"from_savepoint": None}  # the next start has a checkpoint
+        return {**asdict(self), **once, "options": options, "secrets": {}, "not_kept": secret}
 
 
 class RunLog:
@@ -477,7 +480,7 @@ class Runner:
                 problems = [str(problem) for problem in error.problems]
             except ExecutorsDiffer as error:
                 problems = error.problems
-            except PackageError as error:
+            except (PackageError, savepoint.SavepointError) as error:
                 problems = [str(error)]
             except SparkFailed as error:
                 problems = [f"Spark did not start: {_spark_said(self._spec.spark_log) or error}"]
@@ -520,6 +523,12 @@ class Runner:
         if spec.replay is not None:
             pipeline = replayed(pipeline, spec.replay)
         self._run = replace(self._run, params=shown(pipeline.values))
+        if spec.from_savepoint is not None:
+            found = savepoint.read(Path(spec.from_savepoint))
+            for word in savepoint.restore(found, pipeline, self._run.checkpoints):
+                self._log.say(word)
+        if spec.remote is None:  # else they are the server's
+            refuse_others(pipeline, self._run.checkpoints)
         self._nothing_begun = True
         self._log.say(f"starting Spark ({self._run.spark})")
         spark, packed = self._session(pipeline)
@@ -550,6 +559,9 @@ class Runner:
                 if full is None:
                     raise
                 return [f"{full}: {MAKE_ROOM}"]
+            if spec.remote is None:
+                with self._without_files():
+                    claim(pipeline, self._run.checkpoints)
             self._queries = [
                 Supervised(
                     query,

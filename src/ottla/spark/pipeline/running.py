@@ -115,6 +115,12 @@ def plan(
     return plans
 
 
+def look(context: Context, stream: Stream) -> DataFrame:
+    """The result of one stream, built and checked, for who writes it nowhere."""
+    with _explained(context.pipeline, stream):
+        return _result(context.for_query(context.pipeline.group_of(stream)), stream)
+
+
 def start(plans: list[Plan]) -> list[StreamingQuery]:
     """Start all; if one cannot start, none runs."""
     started: list[StreamingQuery] = []

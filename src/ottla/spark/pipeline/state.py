@@ -5,6 +5,7 @@
     <state>/<name>/spec.json       how that was asked for, without what is secret: `restart` asks for the same
     <state>/<name>/progress.json   the streams' figures, rewritten every second
     <state>/<name>/checkpoints/    Spark's, one a stream
+    <state>/<name>/savepoints/     copies of them that were asked for, by their time
     <state>/<name>/set-aside/      checkpoints that were reset, by the time of that; nobody deletes them
     <state>/<name>/logs/           one .log a run for people, one .spark.log with what Spark says
 
@@ -72,6 +73,10 @@ class Home:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    @property
+    def savepoints(self) -> Path:
+        return self.path / "savepoints"
 
     @property
     def set_aside(self) -> Path:
