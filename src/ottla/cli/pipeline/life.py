@@ -268,7 +268,7 @@ def _reset(args: argparse.Namespace, home: Home) -> int:
     ids = [query_id for checkpoint in chosen for query_id in _query_ids(checkpoint)]
     if ids:
         _fence(args, home, ids)
-    aside = home.set_aside / datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3]
+    aside = home.set_aside / datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
     aside.mkdir(parents=True)
     for checkpoint in chosen:
         try:
