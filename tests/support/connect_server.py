@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.interop.process import free_ports, wait_until
 
-START_TIMEOUT_S = 300
+START_TIMEOUT_S = 600
 STOP_TIMEOUT_S = 60
 CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
