@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.interop.process import free_ports, wait_until
 
-START_TIMEOUT_S = 300
+START_TIMEOUT_S = 600
 STOP_TIMEOUT_S = 60
 CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
@@ -32,7 +32,9 @@ class ConnectServer:
         self._command = [str(home / "bin" / "spark-submit"), "--master", master]
         self._command += [word for key, value in given.items() for word in ("--conf", f"{key}={value}")]
         self._command += ["--class", CLASS, "spark-internal"]
-        self._environment = {**environment, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
+        # The launcher takes this server for a daemon, whose memory a cluster's own processes keep small.
+        kept = {key: value for key, value in environment.items() if not key.startswith("SPARK_DAEMON_")}
+        self._environment = {**kept, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
         self.log = directory / "server.log"

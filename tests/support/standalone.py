@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.interop.process import free_ports, wait_until
 
-START_TIMEOUT_S = 180
+START_TIMEOUT_S = 600
 STOP_TIMEOUT_S = 60
 COMMAND_TIMEOUT_S = 800
 # A session of minutes: without the optimising compiler Java takes half the CPU.
@@ -86,7 +86,8 @@ class Standalone:
             "SPARK_DAEMON_MEMORY": "256m",
             # A master that has died knows its applications again; one with Spark's defaults does not.
             "SPARK_DAEMON_JAVA_OPTS": f"{SHORT_LIVED} -Dspark.deploy.recoveryMode=FILESYSTEM "
-            f"-Dspark.deploy.recoveryDirectory={self._directory / 'recovery'} -Dspark.worker.timeout=20",
+            f"-Dspark.deploy.recoveryDirectory={self._directory / 'recovery'} -Dspark.worker.timeout=20 "
+            "-Dspark.master.rest.enabled=false",
         }
 
     def log_text(self) -> str:

@@ -1,11 +1,13 @@
-"""Spark Connect on a cluster whose workers, and whose server, have but a bare Python: the six pipelines, and refusals.
+"""Spark Connect on a cluster whose workers have but a bare Python: the six pipelines, and what is refused.
 
-The server was started with `PYSPARK_PYTHON=./environment/bin/python`, which is what each run brings along: nothing of
-Ottla is installed anywhere but on the client's side. Several Sparks: these are long tests.
+The server was started as `package` says: in the package's directory, with `PYSPARK_PYTHON=./environment/bin/python`,
+which is what each run brings along for its session. (One with nothing but that variable is in test_kills.) Several
+Sparks: these are long tests.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,8 +30,15 @@ def server_on(cluster: Standalone, place: Path, **environment: str) -> ConnectSe
 
 
 @pytest.fixture(scope="module")
-def server(cluster: Standalone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
-    with server_on(cluster, tmp_path_factory.mktemp("server"), PYSPARK_PYTHON=PYTHON) as made:
+def server(cluster: Standalone, state: Path) -> Iterator[ConnectServer]:
+    module = ("ottla.examples.clickstream", "-b", "127.0.0.1:9092")
+    shown = ottla("package", *module, "--state-dir", str(state), "--json", cwd=state)
+    assert shown.returncode == 0, shown.stderr
+    document = json.loads(shown.stdout)
+    (recipe,) = [found for found in document["recipes"] if found["kind"] == "connect"]
+    assert recipe["lines"][0] == f"cd {document['path']}"
+    assert recipe["lines"][1].startswith(f"PYSPARK_PYTHON={PYTHON} ")
+    with server_on(cluster, Path(document["path"]), PYSPARK_PYTHON=PYTHON) as made:
         yield made
 
 

@@ -23,11 +23,11 @@ from tests.support.standalone import CONF, SETTINGS, Standalone, descendants, ki
 from ottla.spark.cluster.package import PYTHON
 from ottla.spark.pipeline.state import Home
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(3600)]
 
 VICTIMS = ("python worker", "executor", "worker", "master", "driver")
-BATCH_TIMEOUT_S = 120
-RECOVERY_TIMEOUT_S = 300
+BATCH_TIMEOUT_S = 300
+RECOVERY_TIMEOUT_S = 600
 
 
 class Stricken:

@@ -20,10 +20,10 @@ from tests.support.spark_world import Broker
 from ottla.spark.pipeline.state import Home
 from ottla.spark.session import SHORT_LIVED
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]
 
-COMMAND_TIMEOUT_S = 300
-WAIT_S = 240
+COMMAND_TIMEOUT_S = 600
+WAIT_S = 600
 MEGABYTE = 1 << 20
 
 

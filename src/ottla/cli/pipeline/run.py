@@ -338,7 +338,7 @@ def _outcome(home: Home, process: subprocess.Popen[bytes], spec: Spec) -> Run:
 
     found = _current(home, process.pid)
     if found is None:
-        full = fullest([Place("", str(home.path))])
+        full = fullest([Place("", str(home.path))], share=0)
         reason = f"the disk of {home.path} is full" if full is not None else ""
         reason = _tail(spec.log) or _tail(spec.spark_log) or reason or f"it ended with code {process.poll()}"
         return Run(

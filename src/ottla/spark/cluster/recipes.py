@@ -68,11 +68,13 @@ def recipes(path: Path, name: str, file: Path, bootstrap: str) -> list[Recipe]:
             "connect",
             "Spark Connect",
             (
+                home,
                 f"{python} $SPARK_HOME/sbin/start-connect-server.sh --master MASTER",
                 f"ottla pipeline run {shlex.quote(str(file))} --name {name} --remote sc://HOST:15002 "
                 f"-b {shlex.quote(bootstrap)} --checkpoint-dir CHECKPOINT_URL",
             ),
-            "the first line is for who starts the server; the second, for every pipeline, brings the environment along",
+            "the server is started by the first two lines, on this machine; the last one is for every pipeline, and "
+            "brings the environment along",
         ),
         Recipe(
             "managed",

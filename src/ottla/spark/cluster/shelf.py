@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import time
 from collections import defaultdict
@@ -29,6 +30,7 @@ KEEP = 3
 UNUSED_S = 14 * 86_400.0
 # What a process that died has left unfinished.
 UNFINISHED_S = 86_400.0
+_BESIDE = re.compile(r"\..+\.[0-9a-f]{32}")
 
 
 def take(request: Request, shelf: Path) -> Package:
@@ -99,10 +101,10 @@ def _drop(entry: Path) -> bool:
 
 
 def _drop_unfinished(shelf: Path, now_s: float) -> None:
-    environments = shelf / ENVIRONMENTS
-    for entry in (*shelf.glob(".*-*.*"), *environments.glob(".*.tar.gz.*")):
+    """By the names that `beside` gives, which no pipeline has."""
+    for entry in (*shelf.glob(".*"), *(shelf / ENVIRONMENTS).glob(".*")):
         with suppress(OSError):
-            if now_s - entry.lstat().st_mtime > UNFINISHED_S:
+            if _BESIDE.fullmatch(entry.name) and now_s - entry.lstat().st_mtime > UNFINISHED_S:
                 if entry.is_dir():
                     shutil.rmtree(entry, ignore_errors=True)
                 else:

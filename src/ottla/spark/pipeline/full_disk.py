@@ -73,13 +73,13 @@ def full_disk(error: str, known: Sequence[Place]) -> str | None:
     )
 
 
-def fullest(known: Iterable[Place]) -> Place | None:
-    """The place with the least room, if it has as good as none."""
-    rooms = [(room, one) for one in known if (room := _room(one.path)) is not None]
+def fullest(known: Iterable[Place], share: float = NEARLY_SHARE) -> Place | None:
+    """The place with the least room, if it has as good as none: not more than a few blocks, or this share of it."""
+    rooms = [(room, one) for one in known if (room := _room(one.path, share)) is not None]
     return min(rooms, key=lambda found: found[0])[1] if rooms else None
 
 
-def _room(path: str) -> int | None:
+def _room(path: str, share: float) -> int | None:
     """Bytes that are free where this is or is to be, if it is as good as full; no inodes left is no room either."""
     for place in (Path(path), *Path(path).parents):
         try:
@@ -89,7 +89,7 @@ def _room(path: str) -> int | None:
         free, size = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
         if found.f_files and not found.f_favail:
             return 0
-        return free if free < max(NEARLY_BYTES, size * NEARLY_SHARE) else None
+        return free if free < max(NEARLY_BYTES, size * share) else None
     return None
 
 

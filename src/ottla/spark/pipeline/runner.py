@@ -587,6 +587,9 @@ class Runner:
             _stop_spark(spark)
 
     def _disks(self, pipeline: Pipeline) -> list[Place]:
+        """Where it writes on this machine; a Spark Connect server writes elsewhere."""
+        if self._spec.remote is not None:
+            return []
         outputs = [stream.out.path for stream in pipeline.streams if isinstance(stream.out, Parquet)]
         return places(self._run.checkpoints, self._home.path, self._spec.conf, os.environ, outputs)
 

@@ -79,15 +79,16 @@ def test_one_that_a_process_runs_with_stays_until_that_has_died(tmp_path: Path) 
 
 def test_what_a_dead_process_left_unfinished_goes_after_a_day(tmp_path: Path) -> None:
     put(tmp_path, "a-1", 1.0)
-    for name, age_s in ((".a-2.abc", UNFINISHED_S + 1), (".a-3.abc", 1.0)):
+    young = f".a-3.{'b' * 32}"
+    for name, age_s in ((f".a-2.{'a' * 32}", UNFINISHED_S + 1), (young, 1.0), (".a-b.c-1", UNFINISHED_S + 1)):
         (tmp_path / name).mkdir()
         os.utime(tmp_path / name, (NOW_S - age_s, NOW_S - age_s))
-    left = tmp_path / "environments" / ".x.tar.gz.abc"
+    left = tmp_path / "environments" / f".x.tar.gz.{'c' * 32}"
     left.touch()
     os.utime(left, (0, 0))
     (tmp_path / "notes").mkdir()  # not ours
     drop_unused(tmp_path, NOW_S)
-    assert names(tmp_path) == {"a-1", ".a-3.abc", "notes"}
+    assert names(tmp_path) == {"a-1", young, "notes", ".a-b.c-1"}
     assert not left.exists()
 
 

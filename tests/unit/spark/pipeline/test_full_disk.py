@@ -23,9 +23,9 @@ def test_an_error_of_another_kind_is_none_of_it() -> None:
 
 def test_the_place_that_is_full_is_found_where_the_error_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
     known = [Place("the checkpoints", "/a"), Place("Spark's local files", "/b")]
-    monkeypatch.setattr(module, "_room", {"/a": None, "/b": 4096}.get)
+    monkeypatch.setattr(module, "_room", lambda path, _share: {"/b": 4096}.get(path))
     assert full_disk(JAVA, known) == "the disk of /b (Spark's local files) is full"
-    monkeypatch.setattr(module, "_room", lambda _path: None)
+    monkeypatch.setattr(module, "_room", lambda _path, _share: None)
     assert (
         full_disk(JAVA, known) == "one of the disks of /a (the checkpoints), /b (Spark's local files) is full"
     )
