@@ -62,3 +62,25 @@ def test_fields_that_are_new_or_went_missing_are_counted(spark: Any, broker: Bro
     # A sixteenth of the records, as the docs say.
     assert 30 < figures["p.plain"].changes.topics[plain].looked_at < 150
     assert figures["p.framed"].changes.topics[framed].looked_at == 22
+
+
+def test_whatever_a_value_is_looking_at_its_names_stops_nothing(spark: Any) -> None:
+    from pyspark.sql import functions as F
+
+    from ottla.spark.pipeline import changes
+
+    values = {
+        b'{"id": 1, "b": 2, "b": 3}': (["b"], ["price"]),
+        b'{"price": {"x": 1}, "id": null}': ([], []),
+        b"{}": ([], ["id", "price"]),
+        json.dumps({"x" * 3000: 1, "id": 1}).encode(): ([], ["price"]),
+        json.dumps({"x" * 100_000: 1}).encode(): None,
+        b'{"a": ' + b"[" * 5000 + b"]" * 5000 + b"}": None,
+        **dict.fromkeys((b"oops", b"", b"[1]", b"null", b'"text"', b'{"id": 1', b"\xff\xfe{"), None),
+    }
+    frame = spark.createDataFrame([(bytearray(value),) for value in values], "value binary")
+    column = changes.of_object(F.col("value").cast("string"), ["id", "price"])
+    found = [row.d for row in frame.select(column.alias("d")).collect()]
+    assert [None if text is None else tuple(json.loads(text).values()) for text in found] == list(
+        values.values()
+    )

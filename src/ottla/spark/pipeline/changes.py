@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 # What the metric is called, before its topic's name.
-PREFIX: Final = "fields of "
+PREFIX: Final = "ottla fields of "
 # The column that a plan has for it.
 DIFFERENCE: Final = "_ottla_difference"
 ONE_IN: Final = 16
@@ -33,6 +33,7 @@ EXPECTED: Final = 10
 MAX_TEXTS: Final = 20
 MAX_TRACKED: Final = 200
 MAX_NEW_LETTERS: Final = 2_000
+MAX_NAME: Final = 100
 # Where names are data (one for each user, say), there is no end of new ones.
 MAX_TOLD: Final = 100
 
@@ -91,13 +92,13 @@ def observed(report: Mapping[str, Any]) -> dict[str, list[Difference]]:
     found: dict[str, list[Difference]] = {}
     for row in (report.get("observedMetrics") or {}).values():
         for name, text in (row if isinstance(row, Mapping) else row.asDict()).items():
-            if name.startswith(PREFIX):
+            if name.startswith(PREFIX) and isinstance(text, str):
                 found.setdefault(name.removeprefix(PREFIX), []).extend(_differences(text))
     return found
 
 
-def _differences(text: str | None) -> Iterable[Difference]:
-    for entry in json.loads(text or "[]"):
+def _differences(text: str) -> Iterable[Difference]:
+    for entry in json.loads(text):
         if entry.get("item") is not None:  # the others were not looked at
             item = json.loads(entry["item"])
             yield Difference(item["n"], item["m"], int(entry["count"]))
@@ -134,6 +135,7 @@ class _Topic:
                 )
 
     def _found(self, name: str) -> Iterable[str]:
+        name = name[:MAX_NAME]
         if name in self.new or len(self.new) > MAX_TOLD:
             return
         self.new.append(name)

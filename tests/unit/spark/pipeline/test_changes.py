@@ -20,7 +20,7 @@ def report(
         "observedMetrics": {
             "ottla_in_0": {"rows": 9, "bad": 0, PREFIX + topic: json.dumps([{"count": 700}, *entries])},
             "ottla_out_1": {"rows": 9},
-            "theirs": {"rows": None},
+            "theirs": {"rows": None, PREFIX + topic: 7},
         },
     }
 

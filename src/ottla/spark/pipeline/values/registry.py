@@ -56,7 +56,7 @@ from ottla.spark.pipeline.values import avro, protobuf
 from ottla.spark.pipeline.values.json import JsonCodec, json_codec
 from ottla.spark.pipeline.values.json_schema import columns_of, schema_of
 from ottla.spark.pipeline.values.rows import Decode, arrow_udf, decoded, encode_column
-from ottla.spark.pipeline.values.verdicts import Verdicts
+from ottla.spark.pipeline.values.verdicts import Book, Verdicts
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -357,7 +357,9 @@ class Prepared:
         self._has_waited = False
         self._decoders: dict[bytes, Decoder] = {}
         self._limits: dict[bytes, dict[int, int]] = {}  # up to where an id was unknown, by partition
-        for head, last in _last_places(places).items():
+        unsettled: dict[int, bytes] = {}
+        last = _last_places(places)
+        for head in last:
             try:
                 number = schema_id(head)
             except FrameError as error:
@@ -368,7 +370,13 @@ class Prepared:
             elif self._verdicts.is_settled(number):
                 self._decoders[head] = self._certain(number)
             else:
-                self._decoders[head], self._limits[head] = self._judged(number, last, self._verdicts)
+                unsettled[number] = head
+        if unsettled and self._verdicts is not None:
+            with self._verdicts.book() as book:
+                for number, head in unsettled.items():
+                    self._decoders[head] = self._judged(number, last[head], book)
+                    if number in book.known:
+                        self._limits[head] = book.refused.get(number, {})
 
     def decode(self, place: Place) -> dict[str, Any]:
         """ValueError, or whatever else a value provokes."""
@@ -388,19 +396,16 @@ class Prepared:
     def difference(self, place: Place) -> str | None:
         return self._decoders[place.value[:FRAME_BYTES]].difference(place.value)
 
-    def _judged(
-        self, number: int, last: dict[int, int], verdicts: Verdicts
-    ) -> tuple[Decoder, dict[int, int]]:
-        with verdicts.book(number) as book:
-            if number in book.known:
-                return self._certain(number), book.refused.get(number, {})
-            try:
-                decoder = self._known(number)
-            except UnknownSchemaError as error:
-                book.refuse(number, last)
-                return _refusing(_naming(number, error)), {}
-            book.know(number)
-            return decoder, book.refused.get(number, {})
+    def _judged(self, number: int, last: dict[int, int], book: Book) -> Decoder:
+        if number in book.known:
+            return self._certain(number)
+        try:
+            decoder = self._known(number)
+        except UnknownSchemaError as error:
+            book.refuse(number, last)
+            return _refusing(_naming(number, error))
+        book.know(number)
+        return decoder
 
     def _certain(self, number: int) -> Decoder:
         """Of an id that was known: what was said of its records cannot be taken back."""

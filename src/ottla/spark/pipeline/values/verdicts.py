@@ -13,13 +13,15 @@ and the other follows:
   are judged anew: once the schema has been registered, what is sent again is read.
 
 The registry is asked, and the file replaced, under a lock; so batches that are replayed, and a driver that was killed
-between the two queries, find the same verdict. Where a worker does not see the checkpoint's directory (one that is not
-a path, or is another machine's), each query judges for itself. Runs in Spark's Python workers; pickled into tasks.
+between the two queries, find the same verdict. Where a worker does not have the checkpoint's directory (one that is not
+a path, is another machine's, or may not be written), each query judges for itself. Runs in Spark's Python workers;
+pickled into tasks.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -93,15 +95,15 @@ class Verdicts:
     topic: str
 
     def is_kept(self) -> bool:
-        """Whether the checkpoint's directory is to be seen from here."""
-        return bool(self.checkpoint) and Path(self.checkpoint).is_dir()
+        """Whether the checkpoint's directory is here, for this worker to write in."""
+        return os.path.isdir(self.checkpoint) and os.access(self.checkpoint, os.W_OK | os.X_OK)
 
     def is_settled(self, number: int) -> bool:
         return (self.checkpoint, self.topic, number) in _settled
 
     @contextmanager
-    def book(self, number: int) -> Iterator[Book]:
-        """The book, to be read and written in; about an id."""
+    def book(self) -> Iterator[Book]:
+        """The book, to be read and written in by nobody else meanwhile; it is on the disk when this ends."""
         directory = Path(self.checkpoint) / DIRECTORY
         directory.mkdir(exist_ok=True)
         path = directory / f"{self.topic}.json"
@@ -109,11 +111,11 @@ class Verdicts:
             book = self._read(path)
             yield book
             if book.is_changed:
-                replace_file(path, (book.to_json(),))
-        if number in book.known and number not in book.refused:
-            if len(_settled) >= MAX_KNOWN:
-                _settled.clear()
-            _settled.add((self.checkpoint, self.topic, number))
+                # Not named after the topic, whose name may be as long as a file's can be.
+                replace_file(path, (book.to_json(),), temporary=directory / ".new")
+        if len(_settled) >= MAX_KNOWN:
+            _settled.clear()
+        _settled.update((self.checkpoint, self.topic, number) for number in book.known.keys() - book.refused)
 
     def _read(self, path: Path) -> Book:
         try:

@@ -103,6 +103,28 @@ def test_where_the_checkpoint_is_elsewhere_each_judges_for_itself(server: Regist
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_topic_of_nothing_but_garbage_is_one_write_a_batch(
+    server: Registry, both: Verdicts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = []
+    monkeypatch.setattr(verdicts, "replace_file", lambda *given, **more: writes.append(given))
+    assert all("is unknown" in str(error) for error in errors(server, both, *map(value, range(1, 50))))
+    assert len(writes) == 1
+
+
+def test_the_longest_name_of_a_topic_is_a_files_name(server: Registry, tmp_path: Path) -> None:
+    assert "is unknown" in str(errors(server, Verdicts(str(tmp_path), "t" * 249), value(1))[0])
+    (kept,) = (tmp_path / DIRECTORY).iterdir()
+    assert Book.of_json(kept.read_bytes()).refused == {1: {0: 0}}
+
+
+def test_a_registry_that_is_away_leaves_no_verdict(server: Registry, both: Verdicts, tmp_path: Path) -> None:
+    server.down = True
+    with pytest.raises(RegistryUnavailableError):
+        errors(server, both, value(1))
+    assert list((tmp_path / DIRECTORY).iterdir()) == []
+
+
 def test_json_frames_follow_it_too(server: Registry, both: Verdicts) -> None:
     def reasons() -> list[Any]:
         another_worker()
