@@ -131,7 +131,7 @@ def read(path: Path) -> Checkpoint | None:
         query_id(path),
         began[-1],
         finished[-1] if finished else None,
-        _whole(_head(oldest).get("batchTimestampMs")),
+        _time_of(oldest),
         tuple(_offsets(line) for line in _lines(newest)[2:]),
         {str(key): str(value) for key, value in dict(_head(newest).get("conf") or {}).items()},
         operators(path),
@@ -178,8 +178,13 @@ def _topics(offsets: Mapping[str, Any] | None) -> Iterator[str]:
             yield topic
 
 
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
+def _time_of(file: Path) -> int | None:
+    """When a micro-batch was begun; unknown where a running query has just dropped the file."""
+    try:
+        found = _head(file).get("batchTimestampMs")
+    except CheckpointError:
+        return None
+    return found if isinstance(found, int) else None
 
 
 # -- files of Spark's -------------------------------------------------------------------------------------------------
@@ -459,6 +464,8 @@ def foreign(pipeline: DeclaredPipeline, stream: Stream, checkpoints: str) -> Ite
                 yield from _other_life(stream.out, path)
         except CheckpointError as error:
             yield str(error)
+        except OSError as error:
+            yield f"{path} cannot be read: {error.strerror or error}"
 
 
 def _foreign(pipeline: DeclaredPipeline, stream: Stream, name: str, path: Path) -> Iterator[str]:
@@ -513,16 +520,21 @@ def owner_of(path: Path) -> tuple[str, str] | None:
     return str(found.get("pipeline")), str(found.get("stream"))
 
 
-def claim(pipeline: DeclaredPipeline, checkpoints: str) -> None:
-    """Note whose the checkpoints are, where they are there and nobody has."""
+def claim(pipeline: DeclaredPipeline, checkpoints: str) -> str | None:
+    """Note whose the checkpoints are, where they are there and nobody has; why not, which is no reason not to run."""
     root = local_path(checkpoints)
     if root is None:
-        return
-    for stream in pipeline.streams:
-        for name in (stream.name, stream.name + DEAD_LETTER_SUFFIX):
-            path = root / name
+        return None
+    names = [name for stream in pipeline.streams for name in (stream.name, stream.name + DEAD_LETTER_SUFFIX)]
+    try:
+        for path in (root / name for name in names):
             if path.is_dir() and owner_of(path) is None:
-                write_owner(path, pipeline.name, name)
+                write_owner(path, pipeline.name, path.name)
+    except (OSError, CheckpointError) as error:
+        return (
+            f"whose the checkpoints in {root} are is not noted: {getattr(error, 'strerror', None) or error}"
+        )
+    return None
 
 
 def write_owner(path: Path, pipeline: str, stream: str) -> None:

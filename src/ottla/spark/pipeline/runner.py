@@ -537,8 +537,8 @@ class Runner:
                 self._log.say(f"created topics: {', '.join(created)}")
                 self._run = replace(self._run, created=tuple(created))
             started = start(plans)
-            if spec.remote is None:
-                claim(pipeline, self._run.checkpoints)
+            if spec.remote is None and (not_noted := claim(pipeline, self._run.checkpoints)):
+                self._log.say(not_noted)
             self._queries = [
                 Supervised(
                     query,

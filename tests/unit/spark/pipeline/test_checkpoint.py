@@ -265,3 +265,20 @@ def test_a_parquet_directory_of_another_life_would_lose_rows(
     assert bool(found) is refused
     if refused:
         assert "by whose numbers Spark would take new rows for written" in found[0]
+
+
+def test_a_disk_that_does_not_take_the_note_is_no_reason_not_to_run(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+
+    write_checkpoint(tmp_path / "c" / "copy")
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    said = checkpoint.claim(pipeline, str(tmp_path / "c"))
+    assert said is not None
+    assert said.endswith("is not noted: No space left on device")
+    assert not (tmp_path / "c" / "copy" / checkpoint.OWNER).exists()
