@@ -22,7 +22,26 @@ pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("queries
 
 SCHEMA = "n int, s string, at timestamp, v bigint"
 TEXT = """
+    from pyspark.sql import Row
     from pyspark.sql import functions as F
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+    class Kept(StatefulProcessor):
+        def __init__(self, **variables):
+            self.variables = variables
+
+        def init(self, handle):
+            for name, (kind, schema) in self.variables.items():
+                getattr(handle, "get" + kind)(name, schema)
+
+        def handleInputRows(self, key, rows, timers):
+            yield Row(n=key[0], c=len(list(rows)))
+
+        def close(self):
+            pass
+
+    def kept(rows, **variables):
+        return rows.groupBy("n").transformWithState(Kept(**variables), "n int, c int", "update", "None")
 
     @pipeline.stream(out=parquet({out!r}), mode="append") if {mode!r} == "append" else pipeline.stream(
         out=topic({topic!r}), mode={mode!r})
@@ -43,7 +62,12 @@ class Change(NamedTuple):
 AGG = 'rows.groupBy("n").agg(F.count("*").alias("c"))'
 WIN = 'w.groupBy(F.window("at", "1 minute"), "n").agg(F.sum("v").alias("c"))'
 DEDUP = 'w.dropDuplicates(["n", "at"])'
+ONE = 'kept(rows, a=("ValueState", "x int"))'
 CHANGES = {
+    "the type of a variable's value": Change(ONE, ONE.replace("x int", "x string")),
+    "a variable of another kind": Change(ONE, ONE.replace("ValueState", "ListState")),
+    "a variable more": Change(ONE, ONE.replace("))", '), b=("ListState", "y int"))')),
+    "a variable of another name": Change(ONE, ONE.replace("a=", "b=")),
     "nothing": Change(AGG, AGG),
     "a filter": Change(AGG, AGG.replace("rows.", 'rows.where("n > 1").', 1)),
     "a select": Change(AGG, AGG + '.selectExpr("n", "c + 1 AS d")'),

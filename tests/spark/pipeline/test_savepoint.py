@@ -112,8 +112,10 @@ def test_a_parquet_directory_of_another_life_is_refused_instead_of_losing_rows(
         with pytest.raises(PipelineError, match="by whose numbers Spark would take new rows for written"):
             run(one, spark, broker, tmp_path)
     lake.rename(tmp_path / "old")
-    run(copied, spark, broker, tmp_path)
-    assert [row["n"] for row in spark.read.parquet(str(lake)).collect()] == [2]
+    with pytest.raises(PipelineError, match="is not what this checkpoint has written"):
+        run(copied, spark, broker, tmp_path)
+    run(anew, spark, broker, tmp_path)
+    assert sorted(row["n"] for row in spark.read.parquet(str(lake)).collect()) == [1, 2]
 
 
 @pytest.mark.long

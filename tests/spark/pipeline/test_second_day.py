@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -20,7 +21,6 @@ from tests.support.spark_world import Broker
 
 __all__ = ["ottla"]
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1500)]
-MANY = 5_000
 
 
 @contextmanager
@@ -29,9 +29,9 @@ def load_on(broker: Broker, topic: str) -> Iterator[None]:
     enough = threading.Event()
 
     def write() -> None:
-        for number in range(MANY):
+        for number in itertools.count():
             broker.produce(topic, [json.dumps({"n": number % 7, "id": number})])
-            if enough.wait(0.05):
+            if enough.wait(0.2):
                 return
 
     writer = threading.Thread(target=write)

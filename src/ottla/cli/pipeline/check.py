@@ -113,7 +113,7 @@ def _planned(
     from ottla.spark.pipeline.planned import look_at
     from ottla.spark.session import SHORT_LIVED, SparkFailed, session
 
-    with tempfile.TemporaryDirectory(prefix="ottla-check-") as directory:
+    with tempfile.TemporaryDirectory(prefix="ottla-check-", ignore_cleanup_errors=True) as directory:
         noise = Path(directory) / "spark.log"
         settings = {
             "spark.ui.enabled": "false",

@@ -32,6 +32,7 @@ OWNER = "ottla.json"
 MAX_FILE_BYTES = 64_000_000
 MAX_CHUNKS = 10_000
 SERIALIZED_VOID = "-"
+_LOGGED = re.compile(r"(\d{1,18})(\.compact)?")
 PARTITIONS = "spark.sql.shuffle.partitions"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 # Where the value says nothing, Spark does not compare it.
@@ -131,7 +132,7 @@ def read(path: Path) -> Checkpoint | None:
         query_id(path),
         began[-1],
         finished[-1] if finished else None,
-        _whole(_head(oldest).get("batchTimestampMs")),
+        _time_of(oldest),
         tuple(_offsets(line) for line in _lines(newest)[2:]),
         {str(key): str(value) for key, value in dict(_head(newest).get("conf") or {}).items()},
         operators(path),
@@ -178,8 +179,13 @@ def _topics(offsets: Mapping[str, Any] | None) -> Iterator[str]:
             yield topic
 
 
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) else None
+def _time_of(file: Path) -> int | None:
+    """When a micro-batch was begun; unknown where a running query has just dropped the file."""
+    try:
+        found = _head(file).get("batchTimestampMs")
+    except CheckpointError:
+        return None
+    return found if isinstance(found, int) else None
 
 
 # -- files of Spark's -------------------------------------------------------------------------------------------------
@@ -247,8 +253,10 @@ def _operator(directory: Path) -> Operator | None:
         about = found["operatorInfo"]
         stores = tuple(_store(directory, store) for store in found["stateStoreInfo"])
         properties = json.loads(found.get("operatorPropertiesJson") or "{}")
-        return Operator(int(about["operatorId"]), str(about["operatorName"]), stores, properties)
-    except (KeyError, TypeError, ValueError):
+        made = Operator(int(about["operatorId"]), str(about["operatorName"]), stores, properties)
+        _variables(made)
+        return made
+    except (KeyError, TypeError, ValueError, AttributeError):
         raise CheckpointError(f"{file} cannot be read: it is not what Spark 4 writes") from None
 
 
@@ -340,11 +348,21 @@ def _different_stores(old: Operator, new: Operator) -> Iterator[str]:
         before, after = old.properties.get(name), new.properties.get(name)
         if before is not None and after is not None and before != after:
             yield f"{new}: its {name} was {before} and is {after} now"
+    kinds = _variables(old)
+    for name, kind in _variables(new).items():
+        if kinds.get(name, kind) != kind:
+            yield f"{new}: its variable {name} was a {kinds[name]} and is a {kind} now"
     for store in new.stores:
         if store.name in known:
             yield from _different_families(old, known[store.name], store)
         else:
             yield f"{new}: the state has no store {store.name}"
+
+
+def _variables(operator: Operator) -> dict[str, str]:
+    """Of transformWithState: the names of its variables, and of what kind they are."""
+    found = operator.properties.get("stateVariables") or []
+    return {str(one.get("stateName")): str(one.get("stateVariableType")) for one in found}
 
 
 def _different_families(operator: Operator, old: Store, new: Store) -> Iterator[str]:
@@ -459,6 +477,8 @@ def foreign(pipeline: DeclaredPipeline, stream: Stream, checkpoints: str) -> Ite
                 yield from _other_life(stream.out, path)
         except CheckpointError as error:
             yield str(error)
+        except OSError as error:
+            yield f"{path} cannot be read: {error.strerror or error}"
 
 
 def _foreign(pipeline: DeclaredPipeline, stream: Stream, name: str, path: Path) -> Iterator[str]:
@@ -482,24 +502,22 @@ def _foreign(pipeline: DeclaredPipeline, stream: Stream, name: str, path: Path) 
 
 
 def _other_life(sink: Any, path: Path) -> Iterator[str]:
-    """Spark leaves out what a Parquet directory has by its number alone, whichever query wrote it."""
+    """Spark knows what a Parquet directory has by the numbers of micro-batches alone, whichever query wrote them."""
     if not isinstance(sink, Parquet) or (directory := local_path(sink.path)) is None:
         return
     log = directory / "_spark_metadata"
-    numbers = (
-        [
-            int(found[1])
-            for entry in log.iterdir()
-            if (found := re.fullmatch(r"(\d{1,18})(\.compact)?", entry.name))
-        ]
-        if log.is_dir()
-        else []
-    )
-    begun = _batches(path / "offsets")
-    if numbers and max(numbers) > (begun[-1] if begun else -1):
+    names = [entry.name for entry in log.iterdir()] if log.is_dir() else []
+    written = max((int(found[1]) for name in names if (found := _LOGGED.fullmatch(name))), default=-1)
+    begun, finished = (max(_batches(path / part), default=-1) for part in ("offsets", "commits"))
+    if written > begun:
         yield (
-            f"{directory} has micro-batches up to {max(numbers)} of another checkpoint, by whose numbers Spark would "
-            "take new rows for written: let out= name another directory, or move this one away"
+            f"{directory} has micro-batches up to {written} of another checkpoint, by whose numbers Spark would take "
+            "new rows for written: let out= name another directory, or move this one away"
+        )
+    elif written < finished:
+        yield (
+            f"{directory} is not what this checkpoint has written, which goes on after micro-batch {finished}: Spark "
+            "can read no directory that lacks the ones before. Bring it back, or begin anew (reset)"
         )
 
 
@@ -513,16 +531,21 @@ def owner_of(path: Path) -> tuple[str, str] | None:
     return str(found.get("pipeline")), str(found.get("stream"))
 
 
-def claim(pipeline: DeclaredPipeline, checkpoints: str) -> None:
-    """Note whose the checkpoints are, where they are there and nobody has."""
+def claim(pipeline: DeclaredPipeline, checkpoints: str) -> str | None:
+    """Note whose the checkpoints are, where they are there and nobody has; why not, which is no reason not to run."""
     root = local_path(checkpoints)
     if root is None:
-        return
-    for stream in pipeline.streams:
-        for name in (stream.name, stream.name + DEAD_LETTER_SUFFIX):
-            path = root / name
+        return None
+    names = [name for stream in pipeline.streams for name in (stream.name, stream.name + DEAD_LETTER_SUFFIX)]
+    try:
+        for path in (root / name for name in names):
             if path.is_dir() and owner_of(path) is None:
-                write_owner(path, pipeline.name, name)
+                write_owner(path, pipeline.name, path.name)
+    except (OSError, CheckpointError) as error:
+        return (
+            f"whose the checkpoints in {root} are is not noted: {getattr(error, 'strerror', None) or error}"
+        )
+    return None
 
 
 def write_owner(path: Path, pipeline: str, stream: str) -> None:

@@ -164,8 +164,10 @@ def _without_rows(source: Delta | Iceberg) -> Any:
 
     warehouse = source.catalog.get("warehouse")
     place = None if warehouse is None else checkpoint.local_path(warehouse)
-    if place is not None and not place.is_dir():
-        raise DeclarationError(f"there is no directory {place}, so no table {source.table}")
+    is_ours = not {"type", "uri", "py-catalog-impl"} & source.catalog.keys()
+    if is_ours and place is not None and not (place / "catalog.db").is_file():
+        # To open it would make it.
+        raise DeclarationError(f"there is no catalog in {place}, so no table {source.table}")
     return as_stored(open_catalog(source).load_table(source.table).schema().as_arrow().empty_table())
 
 
@@ -298,7 +300,7 @@ class _Look:
         if isinstance(sink, Topic):
             plain = replace(stream, out=replace(sink, registry=None, registry_options={}, subject=None))
             result = encode(self._context.pipeline, plain, result)
-        with tempfile.TemporaryDirectory(prefix="ottla-plan-") as directory:
+        with tempfile.TemporaryDirectory(prefix="ottla-plan-", ignore_cleanup_errors=True) as directory:
             writer = result.writeStream.format("noop").outputMode(stream.mode).trigger(availableNow=True)
             try:
                 query = writer.option("checkpointLocation", directory).start()

@@ -559,9 +559,8 @@ class Runner:
                 if full is None:
                     raise
                 return [f"{full}: {MAKE_ROOM}"]
-            if spec.remote is None:
-                with self._without_files():
-                    claim(pipeline, self._run.checkpoints)
+            if spec.remote is None and (not_noted := claim(pipeline, self._run.checkpoints)):
+                self._log.say(not_noted)
             self._queries = [
                 Supervised(
                     query,

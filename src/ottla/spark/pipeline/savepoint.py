@@ -72,8 +72,8 @@ def save(pipeline: str, checkpoints: Path, to: Path, now_ms: int) -> Savepoint:
         raise SavepointError(f"{to} is there already: a savepoint is never written over")
     try:
         queries = [_query(path) for path in there]
-    except CheckpointError as error:
-        raise SavepointError(str(error)) from None
+    except (CheckpointError, OSError) as error:
+        raise SavepointError(f"{checkpoints} cannot be read: {error}") from None
     if not any(one.batch is not None for one in queries):
         raise SavepointError(f"{pipeline} has no checkpoints in {checkpoints}: there is nothing to copy")
     made = Savepoint(to, pipeline, now_ms, tuple(queries))
@@ -218,7 +218,7 @@ def _new_life(path: Path, final: Path, pipeline: str) -> None:
     for file in path.glob("state/*/_metadata/v2/*"):
         if not file.name.isdecimal():
             continue
-        head, _, text = file.read_text().partition("\n")
+        head, _, text = file.read_text(errors="replace").partition("\n")
         try:
             about = json.loads(text)
             for store in about["stateStoreInfo"]:

@@ -245,10 +245,18 @@ def test_what_only_spark_reaches_is_left_to_it(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "refused"), [(("0", "1"), False), (("0", "2"), True), (("9.compact", "x"), True)]
+    ("names", "said"),
+    [
+        (("0", "1"), None),
+        (("0", "1", "2"), None),  # the one that was begun
+        (("0", "3"), "by whose numbers Spark would take new rows for written"),
+        (("9.compact", "x"), "by whose numbers Spark would take new rows for written"),
+        (("0",), "is not what this checkpoint has written"),
+        ((), "is not what this checkpoint has written"),
+    ],
 )
 def test_a_parquet_directory_of_another_life_would_lose_rows(
-    names: tuple[str, ...], refused: bool, tmp_path: Path
+    names: tuple[str, ...], said: str | None, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
     (lake / "_spark_metadata").mkdir(parents=True)
@@ -260,8 +268,24 @@ def test_a_parquet_directory_of_another_life_would_lose_rows(
             return rows
         """
     made = load(write_pipeline(tmp_path, text))
-    write_checkpoint(tmp_path / "c" / "copy")
+    write_checkpoint(tmp_path / "c" / "copy", batch=2, committed=1)
     found = list(checkpoint.foreign(made, made.streams[0], str(tmp_path / "c")))
-    assert bool(found) is refused
-    if refused:
-        assert "by whose numbers Spark would take new rows for written" in found[0]
+    assert (said is None) is (found == [])
+    assert said is None or said in found[0]
+
+
+def test_a_disk_that_does_not_take_the_note_is_no_reason_not_to_run(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import os
+
+    write_checkpoint(tmp_path / "c" / "copy")
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    said = checkpoint.claim(pipeline, str(tmp_path / "c"))
+    assert said is not None
+    assert said.endswith("is not noted: No space left on device")
+    assert not (tmp_path / "c" / "copy" / checkpoint.OWNER).exists()
