@@ -1,10 +1,11 @@
 """`python -m bench [part ...]`: Apache Kafka and Ottla side by side; a table on stdout, JSON into bench/out/.
 
 Parts: produce fetch latency start partitions tools stalls commits load heartbeats settle
-classic-heartbeats classic-settle classic-many transactions quorum replication security spark spark-scale (all of these,
-if none is named), and spark-100m, which takes 12 GB of disk and is run only by name. `--quick` for a coarse look in a
-fraction of the time, `--apache-partitions` to put Apache through the ten thousand partitions too, `--only SECTION`
-(several times, if need be) for a section of `replication` or `security`.
+classic-heartbeats classic-settle classic-many transactions quorum replication security spark spark-scale nexmark
+(all of these, if none is named), and spark-100m, which takes 12 GB of disk and is run only by name. `--quick` for a
+coarse look in a fraction of the time, `--apache-partitions` to put Apache through the ten thousand partitions too,
+`--only SECTION` (several times, if need be) for a section of `replication` or `security`, `--events` and `--queries`
+for `nexmark`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from bench import (
     tools,
     transactions,
 )
+from bench.nexmark.plain import SQL
+from bench.nexmark.run import nexmark
 from bench.report import HEAD, Report
 
 PARTS: dict[str, Callable[..., None]] = {
@@ -58,6 +61,7 @@ PARTS: dict[str, Callable[..., None]] = {
     "security": security.security,
     "spark": spark.spark,
     "spark-scale": spark_scale.scale,
+    "nexmark": nexmark,
     "spark-100m": spark_scale.hundred_million,
 }
 ONLY_BY_NAME = {"spark-100m"}
@@ -80,6 +84,12 @@ def main() -> None:
         help="; ".join(f"of {part}: {' '.join(sections)}" for part, sections in SECTIONS.items()),
     )
     parser.add_argument(
+        "--events", type=_events, help="of nexmark: how many (default: 500,000; quick: 50,000)"
+    )
+    parser.add_argument(
+        "--queries", type=_queries, default=[], help="of nexmark: which, as q0,q5 (default: all)"
+    )
+    parser.add_argument(
         "--dir", type=Path, help="where the brokers keep their data (default: a temporary one)"
     )
     options = parser.parse_args()
@@ -96,6 +106,8 @@ def main() -> None:
             more: dict[str, object] = {}
             if name == "partitions":
                 more = {"with_apache": options.apache_partitions}
+            elif name == "nexmark":
+                more = {"events": options.events, "queries": options.queries}
             elif name in SECTIONS:
                 more = {"only": [section for section in options.only if section in SECTIONS[name]]}
             try:
@@ -111,6 +123,25 @@ def main() -> None:
             print(f"kept in {report.save()}")
     if failed:
         sys.exit(f"failed: {' '.join(failed)}")
+
+
+def _events(text: str) -> int:
+    number = int(text.replace("_", "").replace(",", ""))
+    if number < 1000:
+        raise argparse.ArgumentTypeError(
+            f"{text}: at least 1000, or there is nothing for some queries to find"
+        )
+    return number
+
+
+def _queries(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    unknown = [name for name in names if name not in SQL]
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"there is no query {', '.join(unknown)}; there are {', '.join(SQL)}"
+        )
+    return names
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """One connector in a process of its own: takes orders as JSON lines on stdin, answers each with one on stdout.
 
-    spark_job.py FORMAT MASTER BOOTSTRAP JARS DIR
+    python -m bench.spark_job FORMAT MASTER BOOTSTRAP JARS DIR
 
 FORMAT is `ottla` or `kafka` (Spark's own JVM connector, whose jars JARS names): all else is the same, word for word,
 session settings included. Started by bench.spark_runner with whichever Python has the PySpark that is wanted, so
-nothing here imports the bench or the tests. It times what Spark does; everything else is measured from outside.
+nothing here imports the tests or what needs them. It times what Spark does; everything else is measured from outside.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _check(query: StreamingQuery) -> None:
     assert query.isActive, f"the query has ended: {error}"
 
 
-def main() -> None:
+def serve(kind: type[Job] = Job) -> None:
     """Take orders until stdin ends."""
     fmt, master, bootstrap, jars, where = sys.argv[1:]
     place = Path(where)
@@ -175,7 +175,7 @@ def main() -> None:
         conf["spark.jars"] = jars
     begin = time.perf_counter()
     spark = session("bench", master, conf=conf, log_file=place / "spark.log")
-    job = Job(spark, fmt, bootstrap, place)
+    job = kind(spark, fmt, bootstrap, place)
     _answer({"seconds": time.perf_counter() - begin, "pyspark": spark.version})
     for line in sys.stdin:
         order = json.loads(line)
@@ -188,4 +188,4 @@ def _answer(what: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve()

@@ -1,4 +1,4 @@
-"""Starts a connector's process (spark_job.py), gives it orders, and measures from outside what they cost.
+"""Starts a connector's process (spark_job.py or its like), gives it orders, and measures from outside what they cost.
 
 A process is warm from its second order on. Memory and CPU are those of the whole session: the driver's Python, its JVM
 and the Python workers, told apart by what they run.
@@ -28,7 +28,7 @@ ORDER_TIMEOUT_S = 900.0
 STOP_TIMEOUT_S = 30.0
 TICKS = os.sysconf("SC_CLK_TCK")
 MB = 1 << 20
-SCRIPT = Path(__file__).with_name("spark_job.py")
+PROGRAM = "bench.spark_job"
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,9 @@ class Memory:
 class SparkProcess:
     """One session. An order blocks until it is done."""
 
-    def __init__(self, connector: Connector, server: ServerProcess, where: Path) -> None:
+    def __init__(
+        self, connector: Connector, server: ServerProcess, where: Path, program: str = PROGRAM
+    ) -> None:
         self.connector = connector
         self.pyspark = ""
         self.start_s = 0.0
@@ -80,7 +82,7 @@ class SparkProcess:
         self._log = where / "job.log"
         self._received = b""
         where.mkdir(parents=True)
-        command = [str(connector.python), str(SCRIPT), connector.format, connector.master]
+        command = [str(connector.python), "-m", program, connector.format, connector.master]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [*command, server.address, connector.jars, str(where)],
@@ -188,12 +190,12 @@ class SparkProcess:
 
 @contextlib.contextmanager
 def sessions(
-    connectors: Sequence[Connector], server: ServerProcess, where: Path
+    connectors: Sequence[Connector], server: ServerProcess, where: Path, program: str = PROGRAM
 ) -> Iterator[list[SparkProcess]]:
     """Start them together: most of a session's start is waiting for one thing after the other."""
     with contextlib.ExitStack() as stack:
         started = [
-            stack.enter_context(SparkProcess(each, server, where / f"spark-{i}"))
+            stack.enter_context(SparkProcess(each, server, where / f"spark-{i}", program))
             for i, each in enumerate(connectors)
         ]
         for process in started:
@@ -202,9 +204,9 @@ def sessions(
 
 
 def _environment() -> dict[str, str]:
-    """Ottla is found in src; which Python the workers have is for the session to say."""
+    """Ottla is found in src, the program beside it; which Python the workers have is for the session to say."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
-    return {**inherited, "PYTHONPATH": str(REPO / "src")}
+    return {**inherited, "PYTHONPATH": os.pathsep.join([str(REPO / "src"), str(REPO)])}
 
 
 def _stat(pid: int) -> list[str]:
