@@ -1,10 +1,11 @@
 """`python -m bench [part ...]`: Apache Kafka and Ottla side by side; a table on stdout, JSON into bench/out/.
 
-Parts: produce fetch latency start partitions tools stalls commits load heartbeats settle
-classic-heartbeats classic-settle classic-many transactions quorum replication security spark spark-scale (all of these,
-if none is named), and spark-100m, which takes 12 GB of disk and is run only by name. `--quick` for a coarse look in a
-fraction of the time, `--apache-partitions` to put Apache through the ten thousand partitions too, `--only SECTION`
-(several times, if need be) for a section of `replication` or `security`.
+Parts: produce fetch latency start partitions tools stalls commits load heartbeats settle classic-heartbeats classic-
+settle classic-many transactions quorum replication security spark spark-scale (all of these, if none is named), and,
+only by name, spark-100m, which takes 12 GB of disk, and lake, into which `--rows` go (5 million; 50 million take 30
+GB of disk). `--quick` for a coarse look in a fraction of the time, `--apache-partitions` to put Apache through the
+ten thousand partitions too, `--only SECTION` (several times, if need be) for a section of `replication` or
+`security`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import ottla
 from bench import (
     classic_groups,
     consumer_groups,
+    lake,
     lifecycle,
     offsets,
     quorum,
@@ -59,8 +61,9 @@ PARTS: dict[str, Callable[..., None]] = {
     "spark": spark.spark,
     "spark-scale": spark_scale.scale,
     "spark-100m": spark_scale.hundred_million,
+    "lake": lake.lake,
 }
-ONLY_BY_NAME = {"spark-100m"}
+ONLY_BY_NAME = {"spark-100m", "lake"}
 SECTIONS = {"replication": replication.SECTIONS, "security": security.SECTIONS}
 PACKAGE = Path(ottla.__file__).parent
 
@@ -79,6 +82,7 @@ def main() -> None:
         metavar="section",
         help="; ".join(f"of {part}: {' '.join(sections)}" for part, sections in SECTIONS.items()),
     )
+    parser.add_argument("--rows", type=int, help="of lake: how many rows are written")
     parser.add_argument(
         "--dir", type=Path, help="where the brokers keep their data (default: a temporary one)"
     )
@@ -96,6 +100,8 @@ def main() -> None:
             more: dict[str, object] = {}
             if name == "partitions":
                 more = {"with_apache": options.apache_partitions}
+            elif name == "lake":
+                more = {"rows": options.rows}
             elif name in SECTIONS:
                 more = {"only": [section for section in options.only if section in SECTIONS[name]]}
             try:

@@ -586,7 +586,7 @@ class Runner:
         relative = relative_paths(pipeline)
         if relative:
             raise PackageError(
-                f"parquet({relative[0]!r}) is relative to a machine: for a cluster say it whole, as a path or URL "
+                f"{relative[0]} is relative to a machine: for a cluster say it whole, as a path or URL "
                 "that all executors reach"
             )
         self._log.say("packing the Python environment for the executors (once for each version)")

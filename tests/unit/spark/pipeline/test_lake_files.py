@@ -258,6 +258,33 @@ def test_a_zombie_of_the_same_query_adds_nothing_and_leaves_nothing(target: Any,
 
 
 @TARGETS
+def test_a_commit_whose_answer_got_lost_keeps_its_files(
+    target: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit lands, the storage repeats it and says that somebody else was faster."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import CommitFailedError
+    from pyiceberg.exceptions import CommitFailedException
+
+    table = target(tmp_path)
+    write(table, numbers(0))
+    commit, put = DeltaTable.create_write_transaction, lake_iceberg._put
+
+    def delta_loses(*given: Any, **named: Any) -> None:
+        commit(*given, **named)
+        raise CommitFailedError("somebody else was faster")
+
+    def iceberg_loses(*given: Any) -> None:
+        put(*given)
+        raise CommitFailedException("somebody else was faster")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", delta_loses)
+    monkeypatch.setattr(lake_iceberg, "_put", iceberg_loses)
+    write(table, numbers(1), 1)
+    assert [row["n"] for row in table.rows()] == [0, 1]
+
+
+@TARGETS
 def test_complete_replaces_what_others_added_too(target: Any, tmp_path: Path) -> None:
     table = target(tmp_path)
     write(table, numbers(0), 0, "complete")

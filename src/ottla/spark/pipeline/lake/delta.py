@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -35,7 +37,7 @@ from ottla.spark.pipeline.lake.common import (
     stored_type,
 )
 from ottla.spark.pipeline.lake.delta_log import delta_statistics, delta_text, delta_value, hive_path
-from ottla.spark.pipeline.lake.files import Job, Written, remove, spread, width_for, write_files
+from ottla.spark.pipeline.lake.files import Job, Written, discard, spread, width_for, write_files
 from ottla.spark.pipeline.lake.spec import DEFAULT_TARGET_BYTES, parse_size, parse_sort
 
 if TYPE_CHECKING:
@@ -236,10 +238,10 @@ class DeltaWriter:
 
 def job_for(sink: Delta, table: DeltaTable, query: str, what: str, secrets: Mapping[str, str]) -> Job:
     """What tasks need to write files into a table as it is."""
-    import uuid
-
     options = dict(sink.options)
-    store = DeltaStore(sink.path, schema_of(table), tuple(table.metadata().partition_columns), options)
+    # Tasks have a directory of their own.
+    uri = sink.path if "://" in sink.path else os.path.abspath(sink.path)
+    store = DeltaStore(uri, schema_of(table), tuple(table.metadata().partition_columns), options)
     target = DEFAULT_TARGET_BYTES if sink.target_file_size is None else parse_size(sink.target_file_size)
     return Job(store, f"ottla-{query}-{what}-{uuid.uuid4().hex[:8]}", target, secrets)
 
@@ -408,6 +410,12 @@ def active_files(table: DeltaTable) -> list[dict[str, Any]]:
     return files
 
 
+def _named(sink: Delta) -> set[str]:
+    """The paths of all files that are in the table now."""
+    table = _open(sink)
+    return set() if table is None else {one["path"] for one in active_files(table)}
+
+
 def _commit(
     sink: Delta,
     mode: str,
@@ -428,10 +436,10 @@ def _commit(
                 written_by_another = is_written(str(sink), mark, batch_id, adopt=sink.adopt)
                 _still_fits(sink, table, wanted, job)
             except Exception:
-                remove(job.store, [one.path for one in written])
+                discard(job.store, written, lambda: _named(sink))
                 raise
             if written_by_another:
-                remove(job.store, [one.path for one in written])
+                discard(job.store, written, lambda: _named(sink))
                 return table
         if not written and mark is not None and mode != "complete":
             return table
@@ -456,7 +464,7 @@ def _commit(
             if not _is_conflict(error):
                 raise  # it may be in the table: the files stay, and the next try looks
             if attempt == ATTEMPTS - 1:
-                remove(job.store, [one.path for one in written])
+                discard(job.store, written, lambda: _named(sink))
                 raise
         table = DeltaTable(sink.path, storage_options=dict(sink.options) or None)
     raise AssertionError("unreachable")
@@ -596,7 +604,7 @@ def compact(
         )
     except Exception as error:
         if _is_conflict(error):
-            remove(job.store, [one.path for one in written])
+            discard(job.store, written, lambda: _named(sink))
         raise
     return len(gone)
 

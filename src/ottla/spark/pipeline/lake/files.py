@@ -199,6 +199,17 @@ class _File:
         self._rows += rows.num_rows
 
 
+def discard(store: Store, written: Iterable[Written], named: Callable[[], set[str]]) -> None:
+    """The files of a commit that was refused, but for those that the table names: what was refused may have been the
+    answer to a commit whose first answer got lost."""
+    try:
+        there = named()
+    except Exception as error:  # noqa: BLE001 - whatever storage says
+        log.debug("files of a commit that was refused stay: %s", type(error).__name__)
+        return
+    remove(store, [one.path for one in written if one.path not in there])
+
+
 def remove(store: Store, paths: Iterable[str]) -> None:
     """Files that no commit names, as far as that goes: one that stays takes room and nothing else."""
     for path in paths:

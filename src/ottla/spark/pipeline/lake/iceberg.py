@@ -13,6 +13,7 @@ itself, in the driver, with the micro-batch in its memory.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import logging
 import time
@@ -25,7 +26,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.spark.pipeline.declare import Iceberg
+from ottla.spark.pipeline.declare import DeclarationError, Iceberg
 from ottla.spark.pipeline.lake import compaction, merge
 from ottla.spark.pipeline.lake.common import (
     QueryId,
@@ -37,7 +38,7 @@ from ottla.spark.pipeline.lake.common import (
     split_deleted,
     stored_type,
 )
-from ottla.spark.pipeline.lake.files import Job, Written, remove, spread, width_for, write_files
+from ottla.spark.pipeline.lake.files import Job, Written, discard, spread, width_for, write_files
 from ottla.spark.pipeline.lake.spec import DEFAULT_TARGET_BYTES, Part, parse_size, parse_sort, parts_of
 
 if TYPE_CHECKING:
@@ -414,8 +415,10 @@ class IcebergWriter:
 
 def job_for(sink: Iceberg, table: Table, query: str, what: str, secrets: Mapping[str, str]) -> Job:
     """What tasks need to write files into a table as it is."""
-    given = sink.target_file_size or table.properties.get(TARGET_PROPERTY)
-    target = DEFAULT_TARGET_BYTES if given is None else parse_size(given)
+    target = DEFAULT_TARGET_BYTES if sink.target_file_size is None else parse_size(sink.target_file_size)
+    if sink.target_file_size is None and TARGET_PROPERTY in table.properties:
+        with contextlib.suppress(DeclarationError):  # one that is none is the table's
+            target = parse_size(table.properties[TARGET_PROPERTY])
     lean = table.metadata.model_copy(
         update={
             "snapshots": [],
@@ -550,6 +553,13 @@ def _prepared(catalog: Catalog, sink: Iceberg, table: Table | None, wanted: pa.S
 
 def _check_partitions(sink: Iceberg, table: Table) -> None:
     schema = table.schema()
+    top = {one.field_id for one in schema.fields}
+    for one in table.spec().fields:
+        if one.source_id not in top or str(one.transform).startswith("unknown"):
+            raise TableMismatchError(
+                f"the {sink} is partitioned by {one.name!r}, which is no column or an unknown transform of one: it is "
+                "not written from here"
+            )
     there = [
         (_source_name(schema, one), str(one.transform)) for one in table.spec().fields if not _is_void(one)
     ]
@@ -581,6 +591,12 @@ def _files(table: Table) -> list[FileScanTask]:
     return [] if table.current_snapshot() is None else list(table.scan().plan_files())
 
 
+def _named(sink: Iceberg) -> set[str]:
+    """The paths of all files that are in the table now."""
+    table = _open(open_catalog(sink), sink)
+    return set() if table is None else {one.file.file_path for one in _files(table)}
+
+
 def _commit(
     sink: Iceberg,
     mode: str,
@@ -603,10 +619,10 @@ def _commit(
                 if not is_there:
                     _still_fits(sink, table, wanted, schema, spec)
             except Exception:
-                remove(job.store, [one.path for one in written])
+                discard(job.store, written, lambda: _named(sink))
                 raise
             if is_there:
-                remove(job.store, [one.path for one in written])
+                discard(job.store, written, lambda: _named(sink))
                 return table
         if not written and mark is not None and mode != "complete":
             return table
@@ -616,7 +632,7 @@ def _commit(
             return table
         except CommitFailedException:
             if attempt == ATTEMPTS - 1:
-                remove(job.store, [one.path for one in written])
+                discard(job.store, written, lambda: _named(sink))
                 raise
             table.refresh()
     raise AssertionError("unreachable")
@@ -785,7 +801,7 @@ def compact(sink: Iceberg, spark: Any, query: str, secrets: Mapping[str, str]) -
             {COMPACTED_PROPERTY: str(int(time.time()))},
         )
     except CommitFailedException:
-        remove(job.store, [one.path for one in written])
+        discard(job.store, written, lambda: _named(sink))
         raise
     return len(gone)
 

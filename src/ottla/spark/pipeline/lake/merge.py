@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ottla.spark.pipeline.given import discreetly
 from ottla.spark.pipeline.lake.common import as_stored, chosen_rows, refuse_doubles, several
-from ottla.spark.pipeline.lake.files import Job, Written, remove, spread, write_files
+from ottla.spark.pipeline.lake.files import Job, Written, discard, spread, write_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -146,7 +146,7 @@ def _merge_once(
         written = write_files(spread(rows, job, request.sort_by, transforms=request.transforms), job)
     if target.commit(table, touched, written):
         return True
-    remove(job.store, [one.path for one in written])
+    discard(job.store, written, lambda: {one.path for one in target.files(target.current())})
     return False
 
 
