@@ -529,8 +529,8 @@ class _DeltaMerge:
             for one in active_files(table)
         ]
 
-    def size(self, table: DeltaTable) -> int:
-        return sum(one["size"] for one in active_files(table))
+    def is_small(self, table: DeltaTable) -> bool:
+        return sum(one["size"] for one in active_files(table)) <= merge.SMALL_TABLE_BYTES
 
     def merge_here(self, table: DeltaTable, rows: pa.Table) -> bool:
         try:

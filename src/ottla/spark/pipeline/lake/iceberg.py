@@ -727,8 +727,11 @@ class _IcebergMerge:
             for one in _files(table)
         ]
 
-    def size(self, table: Table) -> int:
-        return sum(one.file.file_size_in_bytes for one in _files(table))
+    def is_small(self, table: Table) -> bool:
+        # PyIceberg itself transforms partition values only with a package that it does not require.
+        if has_transforms(table):
+            return False
+        return sum(one.file.file_size_in_bytes for one in _files(table)) <= merge.SMALL_TABLE_BYTES
 
     def merge_here(self, table: Table, rows: pa.Table) -> bool:
         write(self._sink, "append", table, rows, self._query, self._batch_id)

@@ -82,8 +82,8 @@ class Target(Protocol[T]):
     def files(self, table: T) -> list[Candidate]:
         """All its files."""
 
-    def size(self, table: T) -> int:
-        """Bytes of its files."""
+    def is_small(self, table: T) -> bool:
+        """Whether a few rows may be merged into it in this process."""
 
     def merge_here(self, table: T, rows: pa.Table) -> bool:
         """A few rows, one a key, into a small table, in this process; False if another writer was faster."""
@@ -96,7 +96,7 @@ def merged(request: Request, target: Target[T], table: T) -> T:
     """The batch into the table; the table as it is then."""
     changes = chosen_rows(request.batch, request.key, request.order_by).persist()
     try:
-        few = few_rows(changes, request.key) if target.size(table) <= SMALL_TABLE_BYTES else None
+        few = few_rows(changes, request.key) if target.is_small(table) else None
         ranges = _ranges(changes, request) if few is None else None
         for attempt in range(ATTEMPTS):
             if attempt:
