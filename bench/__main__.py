@@ -2,10 +2,10 @@
 
 Parts: produce fetch latency start partitions tools stalls commits load heartbeats settle
 classic-heartbeats classic-settle classic-many transactions quorum replication security spark spark-scale nexmark
-(all of these, if none is named), and spark-100m, which takes 12 GB of disk and is run only by name. `--quick` for a
-coarse look in a fraction of the time, `--apache-partitions` to put Apache through the ten thousand partitions too,
-`--only SECTION` (several times, if need be) for a section of `replication` or `security`, `--events` and `--queries`
-for `nexmark`.
+(all of these, if none is named), and, only by name, spark-100m, which takes 12 GB of disk, and lake, into which `--rows`
+go (5 million; 50 million take 30 GB of disk). `--quick` for a coarse look in a fraction of the time,
+`--apache-partitions` to put Apache through the ten thousand partitions too, `--only SECTION` (several times, if need
+be) for a section of `replication` or `security`, `--events` and `--queries` for `nexmark`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import ottla
 from bench import (
     classic_groups,
     consumer_groups,
+    lake,
     lifecycle,
     offsets,
     quorum,
@@ -63,8 +64,9 @@ PARTS: dict[str, Callable[..., None]] = {
     "spark-scale": spark_scale.scale,
     "nexmark": nexmark,
     "spark-100m": spark_scale.hundred_million,
+    "lake": lake.lake,
 }
-ONLY_BY_NAME = {"spark-100m"}
+ONLY_BY_NAME = {"spark-100m", "lake"}
 SECTIONS = {"replication": replication.SECTIONS, "security": security.SECTIONS}
 PACKAGE = Path(ottla.__file__).parent
 
@@ -83,6 +85,7 @@ def main() -> None:
         metavar="section",
         help="; ".join(f"of {part}: {' '.join(sections)}" for part, sections in SECTIONS.items()),
     )
+    parser.add_argument("--rows", type=int, help="of lake: how many rows are written")
     parser.add_argument(
         "--events", type=_events, help="of nexmark: how many (default: 500,000; quick: 50,000)"
     )
@@ -108,6 +111,8 @@ def main() -> None:
                 more = {"with_apache": options.apache_partitions}
             elif name == "nexmark":
                 more = {"events": options.events, "queries": options.queries}
+            elif name == "lake":
+                more = {"rows": options.rows}
             elif name in SECTIONS:
                 more = {"only": [section for section in options.only if section in SECTIONS[name]]}
             try:

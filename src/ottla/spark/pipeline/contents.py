@@ -41,13 +41,23 @@ def request_for(
 
 def relative_paths(pipeline: DeclaredPipeline) -> list[str]:
     """Directories that are named relative to where the driver is, which is another place for each that runs it."""
+    places = [(str(end).split()[0], _place(end)) for end in _ends(pipeline)]
     return sorted(
         {
-            end.path
-            for end in _ends(pipeline)
-            if isinstance(end, Parquet) and not os.path.isabs(end.path) and not _SCHEME.match(end.path)
+            f"{kind}({place!r})"
+            for kind, place in places
+            if place is not None and not os.path.isabs(place) and not _SCHEME.match(place)
         }
     )
+
+
+def _place(end: object) -> str | None:
+    """The directory that files are read from or written to, in the executors too."""
+    if isinstance(end, Parquet | Delta):
+        return end.path
+    if isinstance(end, Iceberg) and "uri" not in end.catalog:
+        return end.catalog.get("warehouse")
+    return None
 
 
 def _ends(pipeline: DeclaredPipeline) -> Iterator[object]:

@@ -29,6 +29,7 @@ FORMATS = ("json", "avro", "protobuf", "string", "raw")
 MODES = ("append", "update", "complete")
 ON_ERROR = ("fail", "skip")
 TOMBSTONES = ("skip", "keep")
+EVOLVE = (False, True, "additive")
 START = ("earliest", "latest")
 META_COLUMN = "_meta"
 AVAILABLE_NOW = "available now"
@@ -170,8 +171,12 @@ class Delta:
     order_by: str | None = None
     delete: str | None = None
     partition_by: tuple[str, ...] = ()
-    evolve: bool = False
+    evolve: bool | str = False
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    sort_by: tuple[str, ...] = ()
+    compact: str | None = None
+    target_file_size: str | int | None = None
+    adopt: bool = False
 
     def __str__(self) -> str:
         return f"delta table {self.path!r}"
@@ -184,20 +189,42 @@ def delta(
     order_by: str | None = None,
     delete: str | None = None,
     partition_by: str | Sequence[str] | None = None,
-    evolve: bool = False,
+    sort_by: str | Sequence[str] | None = None,
+    evolve: bool | str = False,
+    compact: str | None = None,
+    target_file_size: str | int | None = None,
+    adopt: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> Delta:
-    """A Delta table, written exactly once.
+    """A Delta table, written exactly once, its files by the executors.
 
     key       upsert by these columns instead of appending
     order_by  of several rows with one key in a micro-batch the one with the largest value here counts; a row that
               is older than the one in the table is left out; a row without a value here is of unknown age: it
               counts where the micro-batch has no other for its key, whatever is in the table
     delete    a boolean column: true deletes the row with that key; not stored
-    evolve    add columns that the table does not have
+    partition_by      the columns that a new table is partitioned by; a table that is there has to be so, too
+    sort_by           rows are sorted by these columns within files: "user", "at desc"
+    evolve            "additive" (or True) adds columns that the table does not have
+    compact           how often small files are merged, between micro-batches: "1 hour"
+    target_file_size  how large files are to become: "128MB" (the default)
+    adopt             go on in a table that does not know this query, though it has written before: one that was made
+                      anew, or another one than before. Otherwise that is refused, since those rows are not in it
     options   storage options of the package `deltalake` (object store credentials and the like)
     """
-    return Delta(path, _names(key), order_by, delete, _names(partition_by), evolve, _texts(options))
+    return Delta(
+        path,
+        _names(key),
+        order_by,
+        delete,
+        _names(partition_by),
+        evolve,
+        _texts(options),
+        _names(sort_by),
+        compact,
+        target_file_size,
+        adopt,
+    )
 
 
 @dataclass(frozen=True)
@@ -209,7 +236,12 @@ class Iceberg:
     key: tuple[str, ...] = ()
     order_by: str | None = None
     delete: str | None = None
-    evolve: bool = False
+    evolve: bool | str = False
+    partition_by: tuple[str, ...] = ()
+    sort_by: tuple[str, ...] = ()
+    compact: str | None = None
+    target_file_size: str | int | None = None
+    adopt: bool = False
 
     def __str__(self) -> str:
         return f"iceberg table {self.table!r}"
@@ -223,17 +255,36 @@ def iceberg(
     key: str | Sequence[str] | None = None,
     order_by: str | None = None,
     delete: str | None = None,
-    evolve: bool = False,
+    partition_by: str | Sequence[str] | None = None,
+    sort_by: str | Sequence[str] | None = None,
+    evolve: bool | str = False,
+    compact: str | None = None,
+    target_file_size: str | int | None = None,
+    adopt: bool = False,
 ) -> Iceberg:
-    """An Iceberg table `namespace.name`, written exactly once; key, order_by, delete and evolve as for delta().
+    """An Iceberg table `namespace.name`, written exactly once, its files by the executors; all else as for delta().
 
-    warehouse  a directory: the catalog is an SQLite file in it
-    catalog    any catalog instead: the properties that PyIceberg's load_catalog takes ({"type": "rest", "uri": ...})
+    warehouse     a directory: the catalog is an SQLite file in it
+    catalog       any catalog instead: the properties that PyIceberg's load_catalog takes ({"type": "rest", "uri": ...})
+    partition_by  columns, and Iceberg's transforms of them: "day(at)" (year, month, hour), "bucket(16, id)",
+                  "truncate(4, name)"
     """
     properties = _texts(catalog)
     if warehouse is not None:
         properties.setdefault("warehouse", warehouse)
-    return Iceberg(table, properties, _names(key), order_by, delete, evolve)
+    return Iceberg(
+        table,
+        properties,
+        _names(key),
+        order_by,
+        delete,
+        evolve,
+        _names(partition_by),
+        _names(sort_by),
+        compact,
+        target_file_size,
+        adopt,
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,6 +40,7 @@ from ottla.spark.pipeline.declare import (
 )
 from ottla.spark.pipeline.expectations import Expect
 from ottla.spark.pipeline.given import discreetly, revealed
+from ottla.spark.pipeline.lake.spec import parse_part, parse_sort
 from ottla.spark.pipeline.replay import Replay
 from ottla.spark.pipeline.values import Codec, codec
 from ottla.spark.pipeline.values.rows import framed, framed_column
@@ -465,15 +466,23 @@ def check_columns(pipeline: DeclaredPipeline, stream: Stream, result: DataFrame)
 
 def _refused(pipeline: DeclaredPipeline, stream: Stream, columns: StructType) -> Iterator[str]:
     sink = stream.out
-    for parameter in ("key", "headers", "partition_by", "order_by", "delete"):
+    for parameter in ("key", "headers", "partition_by", "sort_by", "order_by", "delete"):
         named = getattr(sink, parameter, None) or ()
-        for name in (named,) if isinstance(named, str) else named:
+        for given in (named,) if isinstance(named, str) else named:
+            name = _column(parameter, given)
             if name not in columns.names:
                 known = list(columns.names)
                 hint = did_you_mean(name, known)
                 yield f"{parameter}={name!r} is no column of the result; it has {listed(known)}{hint}"
     if isinstance(sink, Topic):
         yield from _refused_values(pipeline, sink, columns)
+
+
+def _column(parameter: str, given: str) -> str:
+    """The column that a declaration names: `at` of "day(at)" and of "at desc"."""
+    if parameter == "partition_by":
+        return parse_part(given).column
+    return parse_sort(given)[0] if parameter == "sort_by" else given
 
 
 def _refused_values(pipeline: DeclaredPipeline, sink: Topic, columns: StructType) -> Iterator[str]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.model.install import install
 from ottla.spark.pipeline.declare import (
+    EVOLVE,
     FORMATS,
     MODES,
     ON_ERROR,
@@ -47,6 +48,7 @@ from ottla.spark.pipeline.declare import (
 from ottla.spark.pipeline.expectations import DEAD_LETTER
 from ottla.spark.pipeline.expectations import refused as refused_expectations
 from ottla.spark.pipeline.given import Answers, Given, find_secrets, of_environment, refused_secrets
+from ottla.spark.pipeline.lake.spec import parse_every, parse_part, parse_size
 from ottla.spark.pipeline.parameters import Param, ParameterError, Secret, answering
 
 if TYPE_CHECKING:
@@ -287,10 +289,31 @@ def _check_lake(sink: Delta | Iceberg, mode: str) -> Iterator[str]:
         yield "order_by: says which of several rows with the same key is the newest (an offset, a version, a time)"
     if (sink.delete or sink.order_by) and not sink.key:
         yield "delete and order_by are about rows with the same key: say key="
+    yield from _check_layout(sink)
     if isinstance(sink, Iceberg):
         yield from _check_iceberg(sink)
     else:
         yield from _check_package("deltalake")
+
+
+def _check_layout(sink: Delta | Iceberg) -> Iterator[str]:
+    if sink.evolve not in EVOLVE:
+        yield f"evolve: {_choice(str(sink.evolve), ('additive',))}"
+    for text in sink.partition_by:
+        try:
+            part = parse_part(text)
+        except DeclarationError as error:
+            yield f"partition_by: {error}"
+            continue
+        if isinstance(sink, Delta) and part.transform != "identity":
+            yield f"partition_by: {text!r}: Delta is partitioned by columns; make one in the result"
+    try:
+        if sink.compact is not None:
+            parse_every(sink.compact)
+        if sink.target_file_size is not None:
+            parse_size(sink.target_file_size)
+    except DeclarationError as error:
+        yield f"{'target_file_size' if 'size' in str(error) else 'compact'}: {error}"
 
 
 def _check_iceberg(sink: Iceberg) -> Iterator[str]:

@@ -100,6 +100,7 @@ LASTING = (
     "AuthenticationFailed",
     "UNKNOWN_TOPIC_OR_PARTITION",  # after the client has asked for as long as its time-outs allow
     "RegistryRefusedError",
+    "TableMismatchError",  # a table that somebody else has changed
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
     "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
     "STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE",
@@ -656,7 +657,7 @@ class Runner:
         relative = relative_paths(pipeline)
         if relative:
             raise PackageError(
-                f"parquet({relative[0]!r}) is relative to a machine: for a cluster say it whole, as a path or URL "
+                f"{relative[0]} is relative to a machine: for a cluster say it whole, as a path or URL "
                 "that all executors reach"
             )
         return self._package(pipeline)

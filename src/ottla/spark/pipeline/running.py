@@ -237,7 +237,7 @@ def _writer(context: Context, stream: Stream, result: DataFrame, checkpoint: str
         return writer.option("path", sink.path).partitionBy(*sink.partition_by)
     assert isinstance(sink, Delta | Iceberg)
     secrets = context.pipeline.secrets
-    write = _lake_writer(with_secrets(sink, secrets), stream.mode, checkpoint)
+    write = _lake_writer(with_secrets(sink, secrets), stream.mode, checkpoint, secrets)
     return result.writeStream.outputMode(stream.mode).foreachBatch(
         DiscreetWriter(write, secrets) if secrets else write
     )
@@ -256,14 +256,16 @@ def _sink_settings(context: Context, sink: Topic, by_column: bool) -> dict[str, 
     return settings | revealed(sink.options, context.pipeline.secrets)
 
 
-def _lake_writer(sink: Delta | Iceberg, mode: str, checkpoint: str) -> Callable[[DataFrame, int], None]:
+def _lake_writer(
+    sink: Delta | Iceberg, mode: str, checkpoint: str, secrets: Mapping[str, str]
+) -> Callable[[DataFrame, int], None]:
     if isinstance(sink, Delta):
         from ottla.spark.pipeline.lake.delta import DeltaWriter
 
-        return DeltaWriter(sink, mode, checkpoint)
+        return DeltaWriter(sink, mode, checkpoint, secrets)
     from ottla.spark.pipeline.lake.iceberg import IcebergWriter
 
-    return IcebergWriter(sink, mode, checkpoint)
+    return IcebergWriter(sink, mode, checkpoint, secrets)
 
 
 @contextmanager

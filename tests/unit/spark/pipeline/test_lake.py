@@ -42,8 +42,12 @@ class IcebergTarget:
 
     def write(self, rows: pa.Table, batch: int, mode: str = "append", query: str = "q") -> None:
         catalog = lake_iceberg.open_catalog(self.sink)
-        table = lake_iceberg._open(catalog, self.sink) or lake_iceberg._create(catalog, self.sink, rows)
+        table = lake_iceberg._open(catalog, self.sink) or self._made(catalog, rows)
         lake_iceberg.write(self.sink, mode, table, rows, query, batch)
+
+    def _made(self, catalog: Any, rows: pa.Table) -> Any:
+        kept, _ = split_deleted(rows, self.sink.delete)
+        return lake_iceberg._create(catalog, self.sink, kept.schema)
 
     def rows(self) -> list[dict[str, Any]]:
         return sorted(lake_iceberg.read_table(self.sink).to_pylist(), key=str)

@@ -153,6 +153,27 @@ def test_a_decorated_function_can_be_called_by_a_test(tmp_path: Path) -> None:
             "clicks.py:2: copy(out): mode='update' gives a row",
         ),
         (
+            stream(out='delta("lake", partition_by="day(at)")'),
+            "clicks.py:2: copy(out): partition_by: 'day(at)': Delta is partitioned by columns; make one in the result",
+        ),
+        (
+            stream(out='iceberg("a.b", warehouse="w", partition_by="dya(at)")'),
+            "clicks.py:2: copy(out): partition_by: 'dya(at)': there is no transform 'dya'; there are year, month, "
+            "day, hour, bucket, truncate; did you mean 'day'?",
+        ),
+        (
+            stream(out='delta("lake", evolve="all")'),
+            "clicks.py:2: copy(out): evolve: 'all' is none of additive",
+        ),
+        (
+            stream(out='delta("lake", compact="hourly")'),
+            "clicks.py:2: copy(out): compact: 'hourly' is no interval: '1 hour' is",
+        ),
+        (
+            stream(out='delta("lake", target_file_size="huge")'),
+            "clicks.py:2: copy(out): target_file_size: 'huge' is no size of files: '128MB' is, from 1KB to 8GB",
+        ),
+        (
             stream(out='delta("lake", delete="gone")'),
             "clicks.py:2: copy(out): delete and order_by are about rows",
         ),
