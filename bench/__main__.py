@@ -2,8 +2,8 @@
 
 Parts: produce fetch latency start partitions tools stalls commits load heartbeats settle
 classic-heartbeats classic-settle classic-many transactions quorum replication security spark spark-scale nexmark
-(all of these, if none is named), and, only by name, spark-100m, which takes 12 GB of disk, and lake, into which `--rows`
-go (5 million; 50 million take 30 GB of disk). `--quick` for a coarse look in a fraction of the time,
+(all of these, if none is named), and, only by name, spark-100m, which takes 12 GB of disk, and lake, into which
+`--rows` go (5 million; 50 million take 30 GB of disk). `--quick` for a coarse look in a fraction of the time,
 `--apache-partitions` to put Apache through the ten thousand partitions too, `--only SECTION` (several times, if need
 be) for a section of `replication` or `security`, `--events` and `--queries` for `nexmark`.
 """
