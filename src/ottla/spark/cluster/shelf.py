@@ -3,7 +3,8 @@
 A run holds a shared lock on the manifest of its package for as long as its process lives, however that ends: executors
 that come later fetch the archives from there. The manifest's time is when the package was last taken, by `run`, by
 `package` or by the program that spark-submit starts in it. What is dropped is neither held, nor a process's working
-directory (a Spark Connect server's), nor among the last few of its pipeline, nor was it taken within two weeks. An environment goes with the last package that links to it.
+directory (a Spark Connect server's), nor among the last few of its pipeline, nor was it taken within two weeks. An
+environment goes with the last package that links to it.
 
 Rules: making, taking and dropping are done one after the other, under a lock on the directory, so that nothing is
 dropped between being found and being held. A package is moved out of its name before it is deleted: what has the name
