@@ -2,8 +2,9 @@
 
 A run holds a shared lock on the manifest of its package for as long as its process lives, however that ends: executors
 that come later fetch the archives from there. The manifest's time is when the package was last taken, by `run`, by
-`package` or by the program that spark-submit starts in it. What is dropped is neither held, nor among the last few
-of its pipeline, nor was it taken within two weeks. An environment goes with the last package that links to it.
+`package` or by the program that spark-submit starts in it. What is dropped is neither held, nor a process's working
+directory (a Spark Connect server's), nor among the last few of its pipeline, nor was it taken within two weeks. An
+environment goes with the last package that links to it.
 
 Rules: making, taking and dropping are done one after the other, under a lock on the directory, so that nothing is
 dropped between being found and being held. A package is moved out of its name before it is deleted: what has the name
@@ -68,6 +69,9 @@ def drop_unused(shelf: Path, now_s: float) -> list[str]:
     for entries in by_pipeline.values():
         newest_first = sorted(entries, key=_used_at, reverse=True)
         old = [entry for entry in newest_first[KEEP:] if now_s - _used_at(entry) > UNUSED_S]
+        if old:
+            places = _working_directories()
+            old = [entry for entry in old if entry.resolve() not in places]
         dropped += [entry.name for entry in old if _drop(entry)]
     _drop_unfinished(shelf, now_s)
     if dropped:
@@ -80,6 +84,15 @@ def _used_at(entry: Path) -> float:
         return (entry / MANIFEST).stat().st_mtime
     except OSError:
         return 0.0
+
+
+def _working_directories() -> set[Path]:
+    """Of all processes that may be asked, where the system tells."""
+    found: set[Path] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            found.add(Path(os.readlink(process / "cwd")))
+    return found
 
 
 def _drop(entry: Path) -> bool:

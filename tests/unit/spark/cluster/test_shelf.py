@@ -77,6 +77,20 @@ def test_one_that_a_process_runs_with_stays_until_that_has_died(tmp_path: Path) 
     assert not oldest.exists()
 
 
+@pytest.mark.skipif(
+    not Path("/proc/self/cwd").exists(), reason="the system does not tell where processes are"
+)
+def test_one_that_a_server_was_started_in_stays(tmp_path: Path) -> None:
+    packages = [put(tmp_path, f"a-{number}", UNUSED_S + 10 + number) for number in range(KEEP + 1)]
+    command = [sys.executable, "-c", "import sys; print(1, flush=True); sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=packages[-1]) as server:
+        assert server.stdout is not None
+        server.stdout.readline()
+        assert drop_unused(tmp_path, NOW_S) == []
+        server.kill()
+    assert drop_unused(tmp_path, NOW_S) == [packages[-1].name]
+
+
 def test_what_a_dead_process_left_unfinished_goes_after_a_day(tmp_path: Path) -> None:
     put(tmp_path, "a-1", 1.0)
     young = f".a-3.{'b' * 32}"
