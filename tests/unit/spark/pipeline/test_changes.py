@@ -96,3 +96,15 @@ def test_people_see_them() -> None:
     shown = status_lines(RUN, {"streams": [{**STREAM, "schema_changes": changed}]})
     assert "  changed      per_minute: orders: 1 new field ('color'), 2 went missing ('a', 'b')" in shown
     assert "  changed      per_minute: returns: 1 went missing ('c')" in shown
+
+
+def test_a_run_says_it_once_in_its_log() -> None:
+    from tests.unit.spark.pipeline.test_supervised import World
+
+    world = World()
+    world.query.recentProgress.append(report((["color"], [], 1)))
+    for second in range(3):
+        world.look(float(second))
+    world.query.recentProgress.append(report((["color"], [], 9), batch=1))
+    world.look(3.0)
+    assert world.said == ["copy: orders: a new field 'color', which the schema lacks"]

@@ -63,6 +63,8 @@ def test_an_id_that_was_unknown_to_the_first_is_so_for_the_second(server: Regist
     assert again == "has schema id 1, which was unknown to the registry when it came"
     assert later is None, "what comes behind it is read"
     assert errors(server, both, value(number)) == [again], "a batch that is replayed"
+    made = codec_for(server, "avro", schema=ORDER)
+    assert read_at(made, placed(value(number)), both)[0]["error"] == again, "in the same worker, too"
     assert errors(server, both, value(number), start=1) == [None]
 
 
