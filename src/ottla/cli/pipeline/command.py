@@ -331,9 +331,9 @@ stopped, from the checkpoint in the state directory. Ctrl-C stops cleanly.
   ottla pipeline run clicks.py --remote sc://host:15002 --checkpoint-dir s3a://bucket/checkpoints"""
 
 _CHECK_DETAILS = """\
-Nothing is made: no topic, table, subject, checkpoint or group. Brokers or registries that are away, topics that are
-missing and secrets that are not given are lines, and no hindrance; the exit code is 1 where a run would fail, as with a
-state that the code cannot go on with.
+Nothing is made: no topic, table, subject, checkpoint or group. Brokers that are away, topics that are missing and
+secrets that are not given are lines, and no hindrance; the exit code is 1 where a plan cannot be made, or a run could
+not go on with the state that is there.
 
   ottla pipeline check clicks.py
   ottla pipeline check clicks.py --plan -b broker:9092"""

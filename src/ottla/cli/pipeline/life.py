@@ -104,6 +104,8 @@ def restart(args: argparse.Namespace, home: Home, stop: Callable[[], object]) ->
     # What is wrong with the file by now is found out before anything is stopped.
     pipeline = runs.checked(spec.file, spec.name, _given(args, spec))
     runs.check_topics(pipeline, spec.bootstrap, dict(spec.options), create_all=spec.create_topics)
+    if spec.remote is None:
+        _check_checkpoints(pipeline, spec.checkpoint_dir or str(home.checkpoints))
     if home.is_running():
         stop()
     log, spark_log = runs.log_files(home)
@@ -111,6 +113,16 @@ def restart(args: argparse.Namespace, home: Home, stop: Callable[[], object]) ->
         spec, watched=False, log=log, spark_log=spark_log, params=pipeline.texts, secrets=pipeline.secrets
     )
     return runs.detached(fresh, home)
+
+
+def _check_checkpoints(pipeline: Pipeline, checkpoints: str) -> None:
+    from ottla.spark.pipeline.checkpoint import refuse_others
+    from ottla.spark.pipeline.declare import PipelineError
+
+    try:
+        refuse_others(pipeline, checkpoints)
+    except PipelineError as error:
+        raise runs.refused(error) from None
 
 
 def _given(args: argparse.Namespace, last: Spec) -> Callable[[], Given]:

@@ -506,9 +506,11 @@ def _other_life(sink: Any, path: Path) -> Iterator[str]:
     if not isinstance(sink, Parquet) or (directory := local_path(sink.path)) is None:
         return
     log = directory / "_spark_metadata"
+    # In this order: while it runs, a batch is begun, then written, then finished.
+    finished = max(_batches(path / "commits"), default=-1)
     names = [entry.name for entry in log.iterdir()] if log.is_dir() else []
     written = max((int(found[1]) for name in names if (found := _LOGGED.fullmatch(name))), default=-1)
-    begun, finished = (max(_batches(path / part), default=-1) for part in ("offsets", "commits"))
+    begun = max(_batches(path / "offsets"), default=-1)
     if written > begun:
         yield (
             f"{directory} has micro-batches up to {written} of another checkpoint, by whose numbers Spark would take "

@@ -214,6 +214,7 @@ class _Look:
 
     def made(self) -> Planned:
         pipeline, stream = self._context.pipeline, self._stream
+        foreign = list(checkpoint.foreign(pipeline, stream, self._checkpoints))
         found = Planned(stream.name, inputs=tuple(self._inputs()))
         result = self._result() if not self._problems else None
         if result is not None:
@@ -224,12 +225,12 @@ class _Look:
             ran = self._ran(result)
             if ran is not None:
                 found = replace(found, state=ran.operators)
-                found = self._compared(found, ran)
-        foreign = list(checkpoint.foreign(pipeline, stream, self._checkpoints))
+                # Whether it fits says nothing where it is another's.
+                found = found if foreign else self._compared(found, ran)
         if foreign:
-            # Whether it fits says nothing where it is another's.
-            self._problems = [str(pipeline.problem(stream, "", what)) for what in foreign]
-            found = replace(found, checkpoint="is not this stream's", fits=False)
+            found = replace(found, checkpoint="is not one that this stream can go on from", fits=False)
+            for what in foreign:
+                self._problem(what)
         return replace(
             found, problems=tuple(dict.fromkeys(self._problems)), notes=tuple(dict.fromkeys(self._notes))
         )

@@ -12,7 +12,9 @@ from tests.unit.cli.pipeline.test_pipeline import RUN, stand_in
 from tests.unit.spark.pipeline.test_checkpoint import write_checkpoint
 
 from ottla.cli.main import main
+from ottla.cli.pipeline import run as runs
 from ottla.spark.pipeline import checkpoint, savepoint
+from ottla.spark.pipeline.runner import Spec
 from ottla.spark.pipeline.state import STOPPED, Home
 
 __all__ = ["stand_in"]
@@ -64,6 +66,22 @@ def test_check_finds_a_checkpoint_of_another(
     (home.checkpoints / "copy" / checkpoint.OWNER).write_text("?")
     assert check(home, file) == 1
     assert "ottla.json cannot be read" in capsys.readouterr().err
+
+
+def test_restart_stops_nothing_where_the_checkpoint_is_anothers(
+    file: Path,
+    tmp_path: Path,
+    stand_in: subprocess.Popen[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runs, "check_topics", lambda *_, **__: None)
+    home = Home(tmp_path, "clicks")
+    home.write_spec(Spec(str(file), "clicks", "b:9092", str(tmp_path), "l", "s").to_keep())
+    write_checkpoint(home.checkpoints / "copy", sources=({"other": {"0": 1}},))
+    assert main(["pipeline", "restart", "clicks", "--state-dir", str(tmp_path)]) == 1
+    assert "has read other, and the stream reads orders" in capsys.readouterr().err
+    assert stand_in.poll() is None
 
 
 def test_json_is_for_the_plan(home: Home, file: Path, capsys: pytest.CaptureFixture[str]) -> None:

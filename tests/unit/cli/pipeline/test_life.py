@@ -172,7 +172,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Spec]:
         started.append(spec)
         return 0
 
-    monkeypatch.setattr(runs, "checked", lambda *_: SimpleNamespace(texts={}, secrets={}))
+    monkeypatch.setattr(runs, "checked", lambda *_: SimpleNamespace(texts={}, secrets={}, streams=()))
     monkeypatch.setattr(runs, "check_topics", lambda *_, **__: None)
     monkeypatch.setattr(runs, "detached", detached)
     return started
