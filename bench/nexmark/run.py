@@ -23,6 +23,7 @@ from bench.nexmark.events import KINDS, Shape, closing, events
 from bench.nexmark.plain import SQL
 from bench.report import Report, Row
 from bench.servers import create_topic, delete_topic, ottla
+from bench.spark_data import count_rows
 from bench.spark_runner import SparkProcess, ours, sessions, theirs
 
 PARTITIONS = 4
@@ -117,10 +118,15 @@ class World:
 
     def _compare(self, title: str, order: str, arguments: dict[str, Any], into_topic: bool = False) -> None:
         best: dict[str, dict[str, Any]] = {}
-        for _ in range(self.rounds):
+        for _ in range(self.rounds + into_topic):  # nothing has warmed up the writing
             for who, process in self.both.items():
-                with self._topic() if into_topic else contextlib.nullcontext({}) as target:
+                with self._target(into_topic) as target:
                     said = process.do(order, limit=self.limit, **arguments, **target)
+                    if into_topic:
+                        written = count_rows(self.server, target["topic"], PARTITIONS)
+                        assert written == said["rows"], (
+                            f"{title}: {who} wrote {written} of {said['rows']} rows"
+                        )
                 if who not in best or said["seconds"] < best[who]["seconds"]:
                     best[who] = said
         assert best["apache"]["rows"] == best["ottla"]["rows"], f"{title}: not the same rows were read"
@@ -130,7 +136,11 @@ class World:
         self.report.add(row)
 
     @contextlib.contextmanager
-    def _topic(self) -> Iterator[dict[str, str]]:
+    def _target(self, is_topic: bool) -> Iterator[dict[str, str]]:
+        """Where rows go: into a topic for this run alone, or nowhere."""
+        if not is_topic:
+            yield {}
+            return
         name = f"nexmark.q0-{next(self._names)}"
         create_topic(self.server, name, PARTITIONS)
         yield {"topic": name}
