@@ -76,6 +76,7 @@ class World:
         if isinstance(out, Parquet):
             return rows_of(self.spark.read.parquet(out.path))
         assert isinstance(out, Topic)
+        assert out.key == plain.KEYS.get(name, ())
         reader = self.spark.read.format("ottla").option("kafka.bootstrap.servers", self.broker.bootstrap)
         found = reader.option("subscribe", out.name).load().orderBy("partition", "offset").collect()
         return [{**key_of(out, row.key), **json.loads(row.value)} for row in found]
