@@ -530,7 +530,7 @@ class _DeltaMerge:
         ]
 
     def is_small(self, table: DeltaTable) -> bool:
-        return sum(one["size"] for one in active_files(table)) <= merge.SMALL_TABLE_BYTES
+        return sum(int(one["size"]) for one in active_files(table)) <= merge.SMALL_TABLE_BYTES
 
     def merge_here(self, table: DeltaTable, rows: pa.Table) -> bool:
         try:
