@@ -70,6 +70,7 @@ def main() -> None:
         "spark.sql.streaming.checkpointLocation": str(place / "checkpoints"),
     }
     os.environ["SPARK_WORKER_DIR"] = str(place / "work")
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["SPARK_HOME"] = str(_spark_home(place))
     master = f"local-cluster[{EXECUTORS},{CORES},{EXECUTOR_MB}]"

@@ -210,6 +210,21 @@ def test_a_task_that_fails_takes_its_files_away(target: Any, tmp_path: Path) -> 
     assert parquet_files(tmp_path) == set()
 
 
+def test_what_fails_in_a_task_names_no_secret(tmp_path: Path) -> None:
+    from ottla.spark.pipeline.lake.files import write_task
+
+    store = lake_delta.DeltaStore(str(tmp_path), numbers().schema, (), {"key": "s3cret-word"})
+    job = Job(store, "ottla-q-0", 1 << 20, {"LAKE_KEY": "s3cret-word"})
+
+    def rows() -> Iterable[pa.RecordBatch]:
+        yield from numbers(1).to_batches()
+        raise OSError("403 for key s3cret-word")
+
+    with pytest.raises(RuntimeError, match=r"OSError: 403 for key \*\*\*"):
+        list(write_task(job)(iter(rows())))
+    assert "s3cret" not in repr(job)
+
+
 @TARGETS
 def test_attempts_of_a_task_and_tries_of_a_batch_write_files_of_their_own(
     target: Any, tmp_path: Path
@@ -401,6 +416,8 @@ def test_small_files_become_one_and_no_row_changes(target: Any, tmp_path: Path) 
         small = [
             compaction.Small(n, one.file_size_in_bytes, (one.partition[0],)) for n, one in enumerate(scanned)
         ]
+    # Of Delta's files the partition columns are no part.
+    assert [batch.to_pydict() for batch in job.store.read(told[0], ["p"])] in ([{"p": ["x"]}], [{"p": ["y"]}])
     bins = compaction.plan(small, job.target_bytes)
     assert sorted(map(len, bins)) == [3, 3]
     written = compaction.rewrite_bins(

@@ -152,15 +152,14 @@ class DeltaStore:
         with self._files.open_input_file(told["path"]) as file:
             parquet = pq.ParquetFile(file)
             there = [name for name in parquet.schema_arrow.names if name in schema.names]
-            for batch in parquet.iter_batches(columns=there):
+            # Partition columns are not in the file: where only they are asked for, another tells how many rows it has.
+            for batch in parquet.iter_batches(columns=there or parquet.schema_arrow.names[:1]):
                 rows = as_stored(pa.Table.from_batches([batch]))
                 for name, value in told["partition"].items():
                     if name in schema.names:
                         kind = schema.field(name).type
                         constant = pa.scalar(delta_value(value, kind), kind)
                         rows = rows.append_column(name, pa.repeat(constant, batch.num_rows))
-                if not there:  # partition columns alone are asked for
-                    rows = rows.select(list(told["partition"]))
                 yield from fit_rows(rows, schema).to_batches()
 
 
@@ -190,7 +189,7 @@ class DeltaWriter:
         mark = None if table is None else table.transaction_version(app)
         if is_written(str(self._sink), mark, batch_id, adopt=self._sink.adopt):
             return table
-        obstacles = [] if table is None else _obstacles(table, merging=bool(self._sink.key))
+        obstacles = [] if table is None else _obstacles(table, merging=self._takes_files_away)
         if obstacles:
             log.info("%s has %s: written in the driver", self._sink, ", ".join(obstacles))
             rows = rows_of(batch, self._sink.key, self._sink.order_by)
@@ -221,6 +220,10 @@ class DeltaWriter:
         written = write_files(rows, job)
         self._width = width_for(written, partition_of, job.target_bytes)
         return _commit(sink, self._mode, table, wanted, written, job, app, batch_id)
+
+    @property
+    def _takes_files_away(self) -> bool:
+        return bool(self._sink.key) or self._mode == "complete"
 
     def _job(self, table: DeltaTable, query: str, what: str) -> Job:
         return job_for(self._sink, table, query, what, self._secrets)
@@ -269,7 +272,7 @@ def schema_of(table: DeltaTable) -> pa.Schema:
 
 
 def _obstacles(table: DeltaTable, *, merging: bool) -> list[str]:
-    """What the table asks of its writers that files written by tasks would not respect."""
+    """What the table asks of its writers that tasks' files, or taking files away (`merging`), would not respect."""
     protocol, metadata = table.protocol(), table.metadata()
     return obstacles(
         list(protocol.writer_features or ()),
@@ -530,7 +533,7 @@ class _DeltaMerge:
         ]
 
     def is_small(self, table: DeltaTable) -> bool:
-        return sum(one["size"] for one in active_files(table)) <= merge.SMALL_TABLE_BYTES
+        return sum(int(one["size"]) for one in active_files(table)) <= merge.SMALL_TABLE_BYTES
 
     def merge_here(self, table: DeltaTable, rows: pa.Table) -> bool:
         try:

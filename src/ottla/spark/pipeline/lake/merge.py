@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ottla.spark.pipeline.given import discreetly
@@ -104,16 +103,15 @@ def merged(request: Request, target: Target[T], table: T) -> T:
                 if found is None:
                     return target.current()
                 table = found
-            if few is not None:
-                is_empty, merge = not few.num_rows, partial(target.merge_here, table, few)
-            else:
-                is_empty, merge = (
-                    ranges is None,
-                    partial(_merge_once, request, target, table, changes, ranges),
-                )
+            is_empty = ranges is None if few is None else not few.num_rows
             if is_empty and not target.is_new(table):
                 return table
-            if merge():
+            is_done = (
+                _merge_once(request, target, table, changes, ranges)
+                if few is None
+                else target.merge_here(table, few)
+            )
+            if is_done:
                 return target.current()
         raise RuntimeError(f"other writers were faster {ATTEMPTS} times; the batch is tried again")
     finally:
