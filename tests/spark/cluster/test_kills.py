@@ -3,7 +3,7 @@
 A chunk of records is produced, and as soon as Spark has noted a micro-batch that it has not finished, one of the
 processes that work on it is killed -9: a Python worker, an executor's JVM, a whole worker of Spark (another one is
 started), the master (the same one comes again), the driver with its Java (`run` is called again). Then all that was
-produced has to get through before the next one dies. With Spark Connect the driver is the server, which comes again.
+produced has to get through before the next one dies.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from pathlib import Path
 
 import pytest
 from tests.interop.process import wait_until
-from tests.support.connect_server import ConnectServer
 from tests.support.shipped import Shipped, shipped
 from tests.support.six import Record, prepare, produce
 from tests.support.spark_world import Broker
-from tests.support.standalone import CONF, SETTINGS, Standalone, descendants, kill_all, ottla
+from tests.support.standalone import CONF, Standalone, descendants, kill_all, ottla
 
-from ottla.spark.cluster.package import PYTHON
 from ottla.spark.pipeline.state import Home
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(3600)]
@@ -40,10 +38,9 @@ class Stricken:
         broker: Broker,
         state: Path,
         place: Path,
-        server: ConnectServer | None = None,
     ) -> None:
-        self._one, self._cluster, self._broker, self._server = one, cluster, broker, server
-        self._where = ["--master", cluster.master, *CONF] if server is None else ["--remote", server.url]
+        self._one, self._cluster, self._broker = one, cluster, broker
+        self._where = ["--master", cluster.master, *CONF]
         self._place = place
         self._state = ("--state-dir", str(state))
         self._home = Home(state, one.name)
@@ -88,13 +85,6 @@ class Stricken:
                 kill_all(list(descendants(pid)))
                 wait_until(lambda: not self._home.is_running(), BATCH_TIMEOUT_S, "the end of the driver")
                 self.run("--detach")
-            case "server":
-                assert self._server is not None
-                self._server.kill()
-                self._server.start()
-                # A client asks a server that is away again for minutes; one that has come again does not know it.
-                wait_until(lambda: not self._home.is_running(), RECOVERY_TIMEOUT_S, "the end of the run")
-                self.run("--detach")
 
     def see_through(self, after: str) -> None:
         """All that was produced is in committed micro-batches of every query."""
@@ -136,7 +126,7 @@ def _records_of(offsets: Path) -> int:
     return sum(at for topic in places.values() for at in topic.values())
 
 
-@pytest.mark.parametrize("name", ["etl", "clickstream", "fraud"])
+@pytest.mark.parametrize("name", ["etl"])
 def test_each_row_once_whoever_dies(
     name: str,
     cluster: Standalone,
@@ -151,19 +141,6 @@ def test_each_row_once_whoever_dies(
     die_and_check(
         one, VICTIMS, Stricken(one, cluster, own_broker, state, tmp_path), own_broker, tmp_path / "lake"
     )
-
-
-def test_each_row_once_with_spark_connect(
-    cluster: Standalone, own_broker: Broker, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LAKE", str(tmp_path / "lake"))
-    prepare("etl", own_broker)
-    one = shipped("etl")
-    environment = {**cluster.environment, "PYSPARK_PYTHON": PYTHON}
-    with ConnectServer(tmp_path, cluster.master, environment, SETTINGS) as server:
-        stricken = Stricken(one, cluster, own_broker, state, tmp_path, server)
-        victims = ("python worker", "executor", "worker", "server")
-        die_and_check(one, victims, stricken, own_broker, tmp_path / "lake")
 
 
 def die_and_check(

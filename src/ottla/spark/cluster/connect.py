@@ -4,8 +4,10 @@ Two Pythons are behind a session: the executors', and the server's own, which pl
 each micro-batch. Both are asked what they have, before a row is read. What lacks something gets the package's archives
 as artifacts of the session. Spark unpacks those into a directory of the session, on the server and on every executor
 whenever it comes, and starts Python there. So `./environment/bin/python` is the package's: for the executors by a
-setting of the session; for the server only if it was started with PYSPARK_PYTHON of that name. (foreachBatch is started
-in the server's own working directory: it has to have that name, too.) One that has Ottla installed keeps its Python.
+setting of the session; for the server only if it was started with PYSPARK_PYTHON of that name. One that has Ottla
+installed keeps its Python. What Spark starts outside of the session's directory (foreachBatch on the server, reading a
+stream among the executors) finds the same name in the server's and the executors' own working directories, if the
+server was started in a package's directory with the package's archives.
 
 Rules: what the server or an executor still lacks then is one line each (preflight), and nothing has been begun. Nothing
 is sent where nothing is missing, or where the user has named the executors' Python. Owned by the driver's side.

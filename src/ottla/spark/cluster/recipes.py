@@ -69,7 +69,7 @@ def recipes(path: Path, name: str, file: Path, bootstrap: str) -> list[Recipe]:
             "Spark Connect",
             (
                 home,
-                f"{python} $SPARK_HOME/sbin/start-connect-server.sh --master MASTER",
+                f"{python} $SPARK_HOME/sbin/start-connect-server.sh --master MASTER --archives {shlex.quote(ARCHIVES)}",
                 f"ottla pipeline run {shlex.quote(str(file))} --name {name} --remote sc://HOST:15002 "
                 f"-b {shlex.quote(bootstrap)} --checkpoint-dir CHECKPOINT_URL",
             ),
