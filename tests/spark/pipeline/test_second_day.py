@@ -104,7 +104,7 @@ def test_a_reset_under_load_leaves_what_was_visible_and_writes_each_row_once_mor
         tmp_path,
         f"""
         @pipeline.stream(out=topic({target!r}))
-        def copy(rows=topic({source!r}, schema="n int, id bigint", options={{"maxOffsetsPerTrigger": 5}})):
+        def copy(rows=topic({source!r}, schema="n int, id bigint", options={{"maxOffsetsPerTrigger": 100}})):
             return rows
         """,
         "copies",
