@@ -21,7 +21,7 @@ VERSION = "v1"
 Offsets = dict[str, dict[str, int]]
 
 
-class CheckpointError(ValueError):
+class CheckpointError(Exception):
     """A directory that is no checkpoint, or one that cannot be read: one line that says why."""
 
 

@@ -26,6 +26,7 @@ from typing import Any
 from ottla.model.durable import replace_file, unique_temporary
 from ottla.spark.pipeline.declare import DeclaredPipeline, Parquet, PipelineError, Stream, Topic, listed
 from ottla.spark.pipeline.frames import DEAD_LETTER_SUFFIX
+from ottla.spark.progress import CheckpointError
 
 OWNER = "ottla.json"
 # Far more than any schema or list of offsets takes.
@@ -50,10 +51,6 @@ KINDS = {
     "transformWithStateInPandasExec": "transformWithStateInPandas",
     "transformWithStateInPySparkExec": "transformWithState",
 }
-
-
-class CheckpointError(Exception):
-    """A checkpoint that cannot be read; one line."""
 
 
 @dataclass(frozen=True)
@@ -550,7 +547,20 @@ def claim(pipeline: DeclaredPipeline, checkpoints: str) -> str | None:
     return None
 
 
-def write_owner(path: Path, pipeline: str, stream: str) -> None:
+def write_owner(path: Path, pipeline: str, stream: str, first_batch: int = 0) -> None:
+    """`first_batch`: the number that the query's first micro-batch has, where it goes on from a copy of another's."""
     file = path / OWNER
-    content = json.dumps({"pipeline": pipeline, "stream": stream}).encode()
+    content = json.dumps({"pipeline": pipeline, "stream": stream, "first_batch": first_batch}).encode()
     replace_file(file, (content,), temporary=unique_temporary(file))
+
+
+def first_batch_of(checkpoint: str) -> int:
+    """The number of the first micro-batch under this query's id: 0, unless it began with a copy."""
+    path = local_path(checkpoint)
+    if path is None:
+        return 0
+    try:
+        number = _object(path / OWNER, _text(path / OWNER)).get("first_batch")
+    except (FileNotFoundError, CheckpointError):
+        return 0  # made before this was noted; what is not ours has been refused by now
+    return number if isinstance(number, int) else 0

@@ -23,7 +23,7 @@ from ottla.model.clock import moment_ms
 from ottla.model.errors import KafkaError
 from ottla.spark.connection import OptionError
 from ottla.spark.pipeline import checkpoint
-from ottla.spark.pipeline.checkpoint import Checkpoint, CheckpointError, Operator
+from ottla.spark.pipeline.checkpoint import Checkpoint, Operator
 from ottla.spark.pipeline.declare import (
     START,
     DeclarationError,
@@ -41,6 +41,7 @@ from ottla.spark.pipeline.frames import REFUSED, Context, encode, read, value_co
 from ottla.spark.pipeline.given import Secrets, declared_secrets, discreetly, find_secrets
 from ottla.spark.pipeline.running import first_line, look
 from ottla.spark.pipeline.topics import admin
+from ottla.spark.progress import CheckpointError
 from ottla.spark.source.options import for_batch, for_stream, source_options
 
 if TYPE_CHECKING:

@@ -13,12 +13,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ottla.client.registry.client import RegistryError
 from ottla.spark.driver import UpdateWriter
 from ottla.spark.pipeline.changes import Changes
+from ottla.spark.pipeline.checkpoint import first_batch_of
 from ottla.spark.pipeline.declare import (
     SESSION_PARAMETER,
     DeclarationError,
@@ -256,7 +257,35 @@ def _sink_settings(context: Context, sink: Topic, by_column: bool) -> dict[str, 
     return settings | revealed(sink.options, context.pipeline.secrets)
 
 
+class AnotherLife:
+    """Micro-batches of a query that began with a copy of another's checkpoint: the table does not know it before its
+    first one, whatever the number of that."""
+
+    def __init__(
+        self,
+        first_batch: int,
+        first: Callable[[DataFrame, int], None],
+        others: Callable[[DataFrame, int], None],
+    ) -> None:
+        self._first_batch = first_batch
+        self._first = first
+        self._others = others
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        (self._first if batch_id == self._first_batch else self._others)(batch, batch_id)
+
+
 def _lake_writer(
+    sink: Delta | Iceberg, mode: str, checkpoint: str, secrets: Mapping[str, str]
+) -> Callable[[DataFrame, int], None]:
+    write = _writer_of(sink, mode, checkpoint, secrets)
+    first_batch = first_batch_of(checkpoint)
+    if not first_batch:
+        return write
+    return AnotherLife(first_batch, _writer_of(replace(sink, adopt=True), mode, checkpoint, secrets), write)
+
+
+def _writer_of(
     sink: Delta | Iceberg, mode: str, checkpoint: str, secrets: Mapping[str, str]
 ) -> Callable[[DataFrame, int], None]:
     if isinstance(sink, Delta):

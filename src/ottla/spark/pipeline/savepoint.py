@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.model.durable import fsync_dir, replace_file
 from ottla.spark.pipeline import checkpoint
-from ottla.spark.pipeline.checkpoint import CheckpointError
 from ottla.spark.pipeline.declare import DeclaredPipeline, listed
 from ottla.spark.pipeline.frames import DEAD_LETTER_SUFFIX
+from ottla.spark.progress import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -187,7 +187,12 @@ def restore(found: Savepoint, pipeline: DeclaredPipeline, checkpoints: str) -> l
         with _whole(root) as place:
             for one in chosen:
                 _copy(found.path / one.name, place / one.name)
-                _new_life(place / one.name, root / one.name, pipeline.name)
+                _new_life(
+                    place / one.name,
+                    root / one.name,
+                    pipeline.name,
+                    0 if one.committed is None else one.committed + 1,
+                )
     except CheckpointError as error:
         raise SavepointError(str(error)) from None
     return list(_words(found, chosen, pipeline))
@@ -211,10 +216,10 @@ def _words(found: Savepoint, chosen: Sequence[Query], pipeline: DeclaredPipeline
         yield f"{listed(left)}: in {found.path}, and no stream of this file"
 
 
-def _new_life(path: Path, final: Path, pipeline: str) -> None:
+def _new_life(path: Path, final: Path, pipeline: str, first_batch: int) -> None:
     """Another query id, another owner, and the places of schema files, which Spark keeps as whole paths."""
     _rewrite(path / "metadata", json.dumps({"id": str(uuid.uuid4())}))
-    checkpoint.write_owner(path, pipeline, path.name)
+    checkpoint.write_owner(path, pipeline, path.name, first_batch)
     for file in path.glob("state/*/_metadata/v2/*"):
         if not file.name.isdecimal():
             continue

@@ -11,9 +11,10 @@ import pytest
 from tests.support.pipelines import write_pipeline
 
 from ottla.spark.pipeline import checkpoint
-from ottla.spark.pipeline.checkpoint import CheckpointError, Family, Operator, Store
+from ottla.spark.pipeline.checkpoint import Family, Operator, Store
 from ottla.spark.pipeline.declare import PipelineError
 from ottla.spark.pipeline.load import Pipeline, load
+from ottla.spark.progress import CheckpointError
 
 
 def struct_of(**columns: Any) -> dict[str, Any]:
