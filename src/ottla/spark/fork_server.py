@@ -22,6 +22,7 @@ import contextlib
 import gc
 import importlib
 import json
+import logging
 import os
 import runpy
 import selectors
@@ -36,6 +37,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
+log = logging.getLogger(__name__)
+
 # Where the server listens: read by the script that starts workers.
 VARIABLE = "OTTLA_FORK_SERVER"
 BACKLOG = 64
@@ -44,6 +47,8 @@ MAX_REQUEST_BYTES = 4 << 20
 LENGTH = struct.Struct("!I")
 STATUS = struct.Struct("!i")
 STANDARD_FILES = 3
+# Of the directory: Linux takes 107 letters for the whole address.
+MAX_PLACE = 100
 MAX_NAME = 15  # Linux cuts off what is longer
 # What workers import, found by asking them (`sys.modules` after a query). A module that is not there is left out.
 MODULES = (
@@ -82,6 +87,9 @@ class ForkServer:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._place = tempfile.mkdtemp(prefix="ottla-fork-")
+        if len(self._place) > MAX_PLACE:
+            os.rmdir(self._place)
+            self._place = tempfile.mkdtemp(prefix="ottla-fork-", dir="/tmp")
         self.address = str(Path(self._place) / "s")
         # Its own environment is that of the driver; each fork takes the one that Spark gives the worker.
         self._process = subprocess.Popen(
@@ -101,7 +109,13 @@ class ForkServer:
         if sys.platform != "linux" or environ.get(VARIABLE) == "":
             return
         if cls._mine is None or not cls._mine.is_alive:
-            cls._mine = cls(environ)
+            try:
+                cls._mine = cls(environ)
+            except (
+                OSError
+            ) as error:  # no room for it, or no more processes: workers start as they would without
+                log.info("no fork server for Spark's workers: %s", error)
+                return
         environ[VARIABLE] = cls._mine.address
 
 

@@ -166,3 +166,31 @@ def test_one_is_offered_unless_the_user_wants_none(monkeypatch: pytest.MonkeyPat
     none = {VARIABLE: ""}
     ForkServer.offer(none)
     assert none == {VARIABLE: ""}
+
+
+def test_a_machine_without_room_for_one_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ForkServer, "_mine", None)
+    monkeypatch.setattr("tempfile.mkdtemp", refused)
+    environ: dict[str, str] = {}
+    ForkServer.offer(environ)
+    assert environ == {}
+
+
+def test_a_long_way_to_the_temporary_files_is_gone_round(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    far = tmp_path / ("a" * 100)
+    far.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(far))
+    made = ForkServer(os.environ)
+    try:
+        assert len(made.address) < 108
+        assert list(far.iterdir()) == []
+        assert Worker(made.address, tmp_path).told("hello")[2] == 0
+    finally:
+        assert made._process.stdin is not None
+        made._process.stdin.close()
+        made._process.wait(30)
