@@ -22,6 +22,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
+import logging
 import os
 import re
 import time
@@ -30,6 +31,8 @@ from pathlib import Path
 
 from ottla.model.durable import fsync_file
 from ottla.spark.java import Java, cache_dir, is_ours, write_atomically
+
+log = logging.getLogger(__name__)
 
 VARIABLE = "OTTLA_CLASS_ARCHIVE"
 PREFIX = "classes-"
@@ -56,8 +59,18 @@ def archive_options(
     path = archive_of(java, environ)
     if path is None:
         return []
+    try:
+        return _options(java, path, learn=learn, booted_s=boot_time_s() if booted_s is None else booted_s)
+    except (
+        OSError
+    ) as error:  # a full disk, a directory that cannot be written to: no reason to do without Spark
+        log.info("no archive of classes: %s", error)
+        return []
+
+
+def _options(java: Java, path: Path, *, learn: bool, booted_s: float) -> list[str]:
     quiet = ["-Xlog:cds*=off", *(["-Xlog:aot*=off"] if java.version >= AOT_JAVA else [])]
-    if is_whole(path, boot_time_s() if booted_s is None else booted_s):
+    if is_whole(path, booted_s):
         return [_use(java, path), "-XX:+VerifySharedSpaces", *quiet]
     if not learn or path.exists() or not _is_first(path.with_name(path.name + MAKING)):
         return []

@@ -135,3 +135,17 @@ def test_those_that_nobody_uses_go(environ: dict[str, str]) -> None:
 
 def test_when_the_machine_started() -> None:
     assert 0 < boot_time_s() <= time.time()
+
+
+def test_a_full_disk_is_no_reason_to_do_without_spark(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(environ)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ottla.spark.class_archive.write_atomically", full)
+    assert options(environ) == []
+    monkeypatch.undo()
+    assert options(environ)
