@@ -19,8 +19,6 @@ Rules:
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
-import importlib.util
 import json
 import logging
 import os
@@ -61,9 +59,8 @@ def archive_options(
         return []
     try:
         return _options(java, path, learn=learn, booted_s=boot_time_s() if booted_s is None else booted_s)
-    except (
-        OSError
-    ) as error:  # a full disk, a directory that cannot be written to: no reason to do without Spark
+    except OSError as error:
+        # A full disk, a directory that cannot be written to: no reason to do without Spark.
         log.info("no archive of classes: %s", error)
         return []
 
@@ -81,10 +78,11 @@ def _options(java: Java, path: Path, *, learn: bool, booted_s: float) -> list[st
 
 def archive_of(java: Java, environ: Mapping[str, str]) -> Path | None:
     """One for each Java and PySpark; None where they cannot be told apart from others."""
-    spark = importlib.util.find_spec("pyspark")
-    if spark is None or spark.origin is None or not java.build:
+    import pyspark
+
+    if not java.build or pyspark.__file__ is None:
         return None
-    said = "\n".join([str(java.home), java.build, spark.origin, importlib.metadata.version("pyspark")])
+    said = "\n".join([str(java.home), java.build, pyspark.__file__, pyspark.__version__])
     name = PREFIX + hashlib.sha256(said.encode()).hexdigest()[:16]
     return cache_dir(environ) / f"{name}{'.aot' if java.version >= AOT_JAVA else '.jsa'}"
 

@@ -107,7 +107,7 @@ def _probe(executable: Path) -> _Probed | None:
         said = _settings(executable, module)
         version = parse_version(said)
         if version is not None:
-            return _Probed(version, bool(module), _property(said, "java.vm.version") or "")
+            return _Probed(version, bool(module), _build(said))
     return None
 
 
@@ -130,6 +130,12 @@ def parse_version(settings: str) -> int | None:
         return None
     number = version.removeprefix("1.").split(".")[0]
     return int(number) if number.isdigit() else None
+
+
+def _build(settings: str) -> str:
+    """Which build of HotSpot it is; nothing of another VM, which has other options."""
+    is_hotspot = "Server VM" in (_property(settings, "java.vm.name") or "")
+    return _property(settings, "java.vm.version") or "" if is_hotspot else ""
 
 
 def _property(settings: str, wanted: str) -> str | None:

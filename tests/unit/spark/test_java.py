@@ -155,3 +155,22 @@ def test_the_cache_is_where_the_user_keeps_such_things(
 )
 def test_versions_as_java_says_them(said: str, version: int | None) -> None:
     assert parse_version(said) == version
+
+
+@pytest.mark.parametrize(
+    ("name", "build"),
+    [
+        ("OpenJDK 64-Bit Server VM", "17.0.15+6"),
+        ("Java HotSpot(TM) 64-Bit Server VM", "17.0.15+6"),
+        ("Eclipse OpenJ9 VM", ""),
+    ],
+)
+def test_which_build_it_is_counts_for_hotspot_only(tmp_path: Path, name: str, build: str) -> None:
+    said = (
+        f"    java.specification.version = 17\n    java.vm.name = {name}\n    java.vm.version = 17.0.15+6\n"
+    )
+    executable = tmp_path / "home" / "bin" / "java"
+    executable.parent.mkdir(parents=True)
+    executable.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{said}END\n")
+    executable.chmod(0o755)
+    assert find_java({"JAVA_HOME": str(tmp_path / "home")}) == (tmp_path / "home", 17, build)
