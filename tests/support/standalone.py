@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -59,6 +60,8 @@ class Standalone:
 
     def __enter__(self) -> Standalone:
         venv.create(self._python, with_pip=False, symlinks=True)
+        for place in ("local", "tmp"):
+            (self._directory / place).mkdir()
         try:
             self.start_master()
             for _ in range(self._count):
@@ -73,6 +76,9 @@ class Standalone:
             process.terminate()
         for process in reversed(self._processes.values()):
             process.wait(STOP_TIMEOUT_S)
+        # Every session has unpacked an environment of half a gigabyte, in several places.
+        for place in (self._directory / "local", self._directory / "tmp", *self._directory.glob("work-*")):
+            shutil.rmtree(place, ignore_errors=True)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -83,6 +89,9 @@ class Standalone:
             "HOME": str(self._directory),
             "SPARK_HOME": str(self.home),
             "SPARK_LOCAL_IP": "127.0.0.1",
+            # What Spark leaves behind when it is killed goes with the cluster.
+            "SPARK_LOCAL_DIRS": str(self._directory / "local"),
+            "JDK_JAVA_OPTIONS": f"-Djava.io.tmpdir={self._directory / 'tmp'}",
             "SPARK_DAEMON_MEMORY": "256m",
             # A master that has died knows its applications again; one with Spark's defaults does not.
             "SPARK_DAEMON_JAVA_OPTS": f"{SHORT_LIVED} -Dspark.deploy.recoveryMode=FILESYSTEM "
