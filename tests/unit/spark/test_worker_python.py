@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from ottla.spark import fork_client, fork_server
 from ottla.spark.worker_python import is_users_choice, offer_this_python, use_worker_python, worker_python
 
 
@@ -40,11 +42,31 @@ def test_it_starts_ottlas_daemon_for_pysparks(tmp_path: Path) -> None:
     echo = worker_python("/bin/echo", {"XDG_CACHE_HOME": str(tmp_path)})
 
     def started(*words: str) -> str:
-        return subprocess.run([echo, *words], capture_output=True, text=True, check=True).stdout.strip()
+        # Without a fork server that another test may have left in the environment.
+        run = subprocess.run([echo, *words], capture_output=True, text=True, check=True, env={})
+        return run.stdout.strip()
 
     assert started("-m", "pyspark.daemon", "pyspark.worker") == "-m ottla.spark.daemon pyspark.worker"
     assert started("-m", "pyspark.worker", "pyspark.daemon") == "-m pyspark.worker pyspark.daemon"
     assert started("-c", "-m") == "-c -m"
+
+
+def test_a_worker_is_a_fork_where_there_is_a_server_and_a_program_is_not(tmp_path: Path) -> None:
+    echo = worker_python("/bin/echo", {"XDG_CACHE_HOME": str(tmp_path)})
+    address = tmp_path / "s"
+
+    def started(*words: str) -> str:
+        env = {fork_server.VARIABLE: str(address)}
+        return subprocess.run(
+            [echo, *words], capture_output=True, text=True, check=True, env=env
+        ).stdout.strip()
+
+    assert started("-m", "pyspark.daemon", "w") == "-m ottla.spark.daemon w"  # nobody listens
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(address))
+        client = f"-I -S {fork_client.__file__} {address} /bin/echo"
+        assert started("-m", "pyspark.daemon", "w") == f"{client} -m ottla.spark.daemon w"
+        assert started("-c", "print(1)") == "-c print(1)"
 
 
 def test_it_is_made_once_and_again_if_somebody_has_changed_it(tmp_path: Path) -> None:
