@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from ottla.spark.pipeline.declare import iceberg as iceberg
     from ottla.spark.pipeline.declare import parquet as parquet
     from ottla.spark.pipeline.declare import topic as topic
-    from ottla.spark.pipeline.expectations import expect as expect
     from ottla.spark.pipeline.parameters import param as param
     from ottla.spark.pipeline.parameters import secret as secret
+    from ottla.spark.pipeline.quality.expectations import expect as expect
     from ottla.spark.session import session as session
 
 __all__ = ["delta", "expect", "iceberg", "param", "parquet", "pipeline", "secret", "session", "topic"]
 
 _DECLARE = "ottla.spark.pipeline.declare"
 _HOMES = {"delta": _DECLARE, "iceberg": _DECLARE, "parquet": _DECLARE, "topic": _DECLARE}
-_HOMES["expect"] = "ottla.spark.pipeline.expectations"
+_HOMES["expect"] = "ottla.spark.pipeline.quality.expectations"
 _HOMES |= dict.fromkeys(("param", "secret"), "ottla.spark.pipeline.parameters")
 
 

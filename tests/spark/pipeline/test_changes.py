@@ -67,7 +67,7 @@ def test_fields_that_are_new_or_went_missing_are_counted(spark: Any, broker: Bro
 def test_whatever_a_value_is_looking_at_its_names_stops_nothing(spark: Any) -> None:
     from pyspark.sql import functions as F
 
-    from ottla.spark.pipeline import changes
+    from ottla.spark.pipeline.quality import changes
 
     values = {
         b'{"id": 1, "b": 2, "b": 3}': (["b"], ["price"]),

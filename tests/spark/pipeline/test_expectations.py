@@ -11,7 +11,7 @@ from tests.support.pipelines import consume, pipeline_of
 from tests.support.spark_world import Broker
 
 from ottla.spark.pipeline import PipelineError
-from ottla.spark.pipeline.expectations import observed
+from ottla.spark.pipeline.quality.expectations import observed
 
 pytestmark = pytest.mark.xdist_group("spark")
 

@@ -12,7 +12,8 @@ import pytest
 from tests.support.pipelines import consume, write_pipeline
 from tests.support.spark_world import QUERY_TIMEOUT_S, Broker
 
-from ottla.spark.pipeline import Pipeline, load, savepoint
+from ottla.spark.pipeline import Pipeline, load
+from ottla.spark.pipeline.checkpoints import savepoint
 from ottla.spark.pipeline.declare import PipelineError
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("queries")]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from ottla.spark.pipeline.checkpoint import Operator
+    from ottla.spark.pipeline.checkpoints.checkpoint import Operator
     from ottla.spark.pipeline.load import Pipeline
     from ottla.spark.pipeline.planned import Planned
 
@@ -54,7 +54,7 @@ def check(args: argparse.Namespace, root: Path) -> int:
 
 def _of_checkpoints(pipeline: Pipeline, checkpoints: str) -> tuple[list[str], list[str]]:
     """What is wrong with them as far as their files tell, and the streams that keep state."""
-    from ottla.spark.pipeline import checkpoint
+    from ottla.spark.pipeline.checkpoints import checkpoint
 
     problems: list[str] = []
     has_state: list[str] = []
@@ -180,7 +180,7 @@ def _columns(columns: tuple[tuple[str, str], ...]) -> Iterator[str]:
 
 
 def _stores(operator: Operator) -> Iterator[str]:
-    from ottla.spark.pipeline.checkpoint import columns_text
+    from ottla.spark.pipeline.checkpoints.checkpoint import columns_text
 
     for store in operator.stores:
         for family in store.families:

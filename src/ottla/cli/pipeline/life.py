@@ -116,7 +116,7 @@ def restart(args: argparse.Namespace, home: Home, stop: Callable[[], object]) ->
 
 
 def _check_checkpoints(pipeline: Pipeline, checkpoints: str) -> None:
-    from ottla.spark.pipeline.checkpoint import refuse_others
+    from ottla.spark.pipeline.checkpoints.checkpoint import refuse_others
     from ottla.spark.pipeline.declare import PipelineError
 
     try:
@@ -231,7 +231,7 @@ def reset(args: argparse.Namespace, home: Home) -> int:
 
 def savepoint(args: argparse.Namespace, home: Home) -> int:
     """Copy the checkpoints of a pipeline that does not run, with their state: a run can start from the copy."""
-    from ottla.spark.pipeline.savepoint import SavepointError, save
+    from ottla.spark.pipeline.checkpoints.savepoint import SavepointError, save
     from ottla.spark.pipeline.state import AlreadyRunning
 
     replay = (home.spec() or {}).get("replay")
@@ -263,7 +263,7 @@ def savepoint(args: argparse.Namespace, home: Home) -> int:
 
 
 def _local_checkpoints(home: Home, otherwise: str) -> Path:
-    from ottla.spark.pipeline.checkpoint import local_path
+    from ottla.spark.pipeline.checkpoints.checkpoint import local_path
 
     found = _last_run(home)
     root = local_path(found.checkpoints)

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace, root: Path) -> int:
 
 def _check_savepoint(args: argparse.Namespace, home: Home) -> None:
     """Said here rather than by the runner, which looks again with the lock in its hand."""
-    from ottla.spark.pipeline import savepoint
+    from ottla.spark.pipeline.checkpoints import savepoint
 
     if args.from_savepoint is None:
         return

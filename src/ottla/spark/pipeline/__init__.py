@@ -17,9 +17,9 @@ Owned by the process that runs the pipeline, the driver.
 from __future__ import annotations
 
 from ottla.spark.pipeline.declare import PipelineError, Problem, delta, iceberg, parquet, stream, topic, view
-from ottla.spark.pipeline.expectations import expect
 from ottla.spark.pipeline.load import Pipeline, load
 from ottla.spark.pipeline.parameters import param, secret
+from ottla.spark.pipeline.quality.expectations import expect
 
 __all__ = [
     "Pipeline",

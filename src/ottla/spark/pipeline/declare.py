@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ottla.model.clock import moment_ms
-from ottla.spark.pipeline.expectations import Expect
 from ottla.spark.pipeline.parameters import Param, Secret, with_defaults
+from ottla.spark.pipeline.quality.expectations import Expect
 
 # The parameter of a stream's function that is given the session.
 SESSION_PARAMETER = "spark"

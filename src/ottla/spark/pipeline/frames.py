@@ -21,7 +21,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ottla.spark.pipeline import changes, expectations
 from ottla.spark.pipeline.declare import (
     META_COLUMN,
     DeclaredPipeline,
@@ -38,9 +37,10 @@ from ottla.spark.pipeline.declare import (
     listed,
     parse_start,
 )
-from ottla.spark.pipeline.expectations import Expect
 from ottla.spark.pipeline.given import discreetly, revealed
 from ottla.spark.pipeline.lake.spec import parse_part, parse_sort
+from ottla.spark.pipeline.quality import changes, expectations
+from ottla.spark.pipeline.quality.expectations import Expect
 from ottla.spark.pipeline.replay import Replay
 from ottla.spark.pipeline.values import Codec, codec
 from ottla.spark.pipeline.values.rows import framed, framed_column

@@ -45,11 +45,11 @@ from ottla.spark.pipeline.declare import (
     parse_start,
     parse_trigger,
 )
-from ottla.spark.pipeline.expectations import DEAD_LETTER
-from ottla.spark.pipeline.expectations import refused as refused_expectations
 from ottla.spark.pipeline.given import Answers, Given, find_secrets, of_environment, refused_secrets
 from ottla.spark.pipeline.lake.spec import parse_every, parse_part, parse_size
 from ottla.spark.pipeline.parameters import Param, ParameterError, Secret, answering
+from ottla.spark.pipeline.quality.expectations import DEAD_LETTER
+from ottla.spark.pipeline.quality.expectations import refused as refused_expectations
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,7 +83,7 @@ class Pipeline(DeclaredPipeline):
 
         `options` (kafka.security.protocol and the like) go to every source and sink.
         """
-        from ottla.spark.pipeline.checkpoint import claim, refuse_others
+        from ottla.spark.pipeline.checkpoints.checkpoint import claim, refuse_others
         from ottla.spark.pipeline.running import plan, start
 
         checkpoints = checkpoint_dir or str(Path(state_dir).absolute() / self.name / "checkpoints")

@@ -22,8 +22,8 @@ from ottla.client.registry.client import RegistryError, UnknownSchemaError
 from ottla.model.clock import moment_ms
 from ottla.model.errors import KafkaError
 from ottla.spark.connection import OptionError
-from ottla.spark.pipeline import checkpoint
-from ottla.spark.pipeline.checkpoint import Checkpoint, Operator
+from ottla.spark.pipeline.checkpoints import checkpoint
+from ottla.spark.pipeline.checkpoints.checkpoint import Checkpoint, Operator
 from ottla.spark.pipeline.declare import (
     START,
     DeclarationError,

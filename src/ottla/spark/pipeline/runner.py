@@ -43,8 +43,9 @@ from ottla.spark.cluster.package import Package, needs_package
 from ottla.spark.cluster.preflight import ExecutorsDiffer, look_around
 from ottla.spark.cluster.shelf import take
 from ottla.spark.connection import PREFIX
-from ottla.spark.pipeline import savepoint, state
-from ottla.spark.pipeline.checkpoint import claim, refuse_others
+from ottla.spark.pipeline import state
+from ottla.spark.pipeline.checkpoints import savepoint
+from ottla.spark.pipeline.checkpoints.checkpoint import claim, refuse_others
 from ottla.spark.pipeline.contents import relative_paths, request_for
 from ottla.spark.pipeline.declare import Parquet, PipelineError
 from ottla.spark.pipeline.full_disk import GOES_ON, MAKE_ROOM, Place, full_disk, places

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.client.registry.client import RegistryError
 from ottla.spark.driver import UpdateWriter
-from ottla.spark.pipeline.changes import Changes
-from ottla.spark.pipeline.checkpoint import first_batch_of
+from ottla.spark.pipeline.checkpoints.checkpoint import first_batch_of
 from ottla.spark.pipeline.declare import (
     SESSION_PARAMETER,
     DeclarationError,
@@ -36,7 +35,6 @@ from ottla.spark.pipeline.declare import (
     parameters,
     parse_trigger,
 )
-from ottla.spark.pipeline.expectations import observed as observed_expectations
 from ottla.spark.pipeline.frames import (
     DEAD_LETTER_SUFFIX,
     METRICS_IN,
@@ -52,6 +50,8 @@ from ottla.spark.pipeline.frames import (
 )
 from ottla.spark.pipeline.given import DiscreetWriter, discreetly, hiding, revealed
 from ottla.spark.pipeline.parameters import Param, Secret
+from ottla.spark.pipeline.quality.changes import Changes
+from ottla.spark.pipeline.quality.expectations import observed as observed_expectations
 from ottla.spark.pipeline.replay import Replay
 from ottla.spark.pipeline.values.verdicts import verdicts_path
 from ottla.spark.progress import offsets_of

@@ -13,7 +13,7 @@ from tests.unit.spark.pipeline.test_checkpoint import write_checkpoint
 
 from ottla.cli.main import main
 from ottla.cli.pipeline import run as runs
-from ottla.spark.pipeline import checkpoint, savepoint
+from ottla.spark.pipeline.checkpoints import checkpoint, savepoint
 from ottla.spark.pipeline.runner import Spec
 from ottla.spark.pipeline.state import STOPPED, Home
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ottla.spark.pipeline.changes import EXPECTED, MAX_TOLD, PREFIX, Changes, of_names
+from ottla.spark.pipeline.quality.changes import EXPECTED, MAX_TOLD, PREFIX, Changes, of_names
 from ottla.spark.pipeline.running import Figures
 
 

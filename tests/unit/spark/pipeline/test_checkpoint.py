@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.support.pipelines import write_pipeline
 
-from ottla.spark.pipeline import checkpoint
-from ottla.spark.pipeline.checkpoint import Family, Operator, Store
+from ottla.spark.pipeline.checkpoints import checkpoint
+from ottla.spark.pipeline.checkpoints.checkpoint import Family, Operator, Store
 from ottla.spark.pipeline.declare import PipelineError
 from ottla.spark.pipeline.load import Pipeline, load
 from ottla.spark.progress import CheckpointError

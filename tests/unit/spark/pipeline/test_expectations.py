@@ -10,7 +10,7 @@ import pytest
 
 from ottla.cli.pipeline.screen import expectation_lines, status_lines
 from ottla.spark.pipeline import PipelineError, load
-from ottla.spark.pipeline.expectations import Expect, expect, observed
+from ottla.spark.pipeline.quality.expectations import Expect, expect, observed
 from ottla.spark.pipeline.runner import figures_line
 from ottla.spark.pipeline.running import Figures
 from ottla.spark.pipeline.state import RUNNING, Run

@@ -11,9 +11,9 @@ import pytest
 from tests.support.pipelines import write_pipeline
 from tests.unit.spark.pipeline.test_checkpoint import write_checkpoint
 
-from ottla.spark.pipeline import checkpoint, savepoint
+from ottla.spark.pipeline.checkpoints import checkpoint, savepoint
+from ottla.spark.pipeline.checkpoints.savepoint import SavepointError
 from ottla.spark.pipeline.load import Pipeline, load
-from ottla.spark.pipeline.savepoint import SavepointError
 
 NOW_MS = 1_760_000_000_000
 

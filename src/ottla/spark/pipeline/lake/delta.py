@@ -360,6 +360,17 @@ def _is_conflict(error: BaseException) -> bool:
     return isinstance(error, CommitFailedError)
 
 
+def _transact(table: DeltaTable, actions: list[Any], properties: Any) -> None:
+    """One commit of these files, to a table whose columns and partitions stay as they are."""
+    table.create_write_transaction(
+        actions,
+        "append",
+        table.schema(),
+        list(table.metadata().partition_columns),
+        commit_properties=properties,
+    )
+
+
 def add_actions(written: Sequence[Written], *, data_change: bool = True) -> list[Any]:
     """Delta's words for new files."""
     from deltalake.transaction import AddAction
@@ -455,13 +466,7 @@ def _commit(
             app_transactions=[Transaction(app, batch_id)], max_commit_retries=0 if replaces else None
         )
         try:
-            table.create_write_transaction(
-                actions,
-                "append",
-                table.schema(),
-                list(table.metadata().partition_columns),
-                commit_properties=properties,
-            )
+            _transact(table, actions, properties)
             return table
         except Exception as error:
             if not _is_conflict(error):
@@ -553,13 +558,7 @@ class _DeltaMerge:
             app_transactions=[Transaction(self._app, self._batch_id)], max_commit_retries=0
         )
         try:
-            table.create_write_transaction(
-                actions,
-                "append",
-                table.schema(),
-                list(table.metadata().partition_columns),
-                commit_properties=properties,
-            )
+            _transact(table, actions, properties)
         except Exception as error:
             if _is_conflict(error):
                 return False
@@ -598,12 +597,10 @@ def compact(
         max_commit_retries=0,
     )
     try:
-        table.create_write_transaction(
+        _transact(
+            table,
             [*add_actions(written, data_change=False), *remove_actions(gone, data_change=False)],
-            "append",
-            table.schema(),
-            list(table.metadata().partition_columns),
-            commit_properties=properties,
+            properties,
         )
     except Exception as error:
         if _is_conflict(error):
@@ -642,13 +639,7 @@ def _mark(table: DeltaTable, app: str, batch_id: int) -> None:
     """The first batch of a query is told to the table even if it has no rows: a table without a mark has seen none."""
     from deltalake import CommitProperties, Transaction
 
-    table.create_write_transaction(
-        [],
-        "append",
-        table.schema(),
-        list(table.metadata().partition_columns),
-        commit_properties=CommitProperties(app_transactions=[Transaction(app, batch_id)]),
-    )
+    _transact(table, [], CommitProperties(app_transactions=[Transaction(app, batch_id)]))
 
 
 def _put(sink: Delta, mode: str, table: DeltaTable | None, rows: pa.Table, commit: Any) -> None:

@@ -10,8 +10,8 @@ import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from ottla.spark.pipeline import changes
 from ottla.spark.pipeline.declare import DeclarationError, listed
+from ottla.spark.pipeline.quality import changes
 from ottla.spark.pipeline.values.ddl import DdlError, parse_schema
 
 if TYPE_CHECKING:

@@ -50,8 +50,8 @@ from ottla.client.registry.framing import (
     schema_id,
     write_indexes,
 )
-from ottla.spark.pipeline import changes
 from ottla.spark.pipeline.declare import DeclarationError, Topic, did_you_mean
+from ottla.spark.pipeline.quality import changes
 from ottla.spark.pipeline.values import avro, protobuf
 from ottla.spark.pipeline.values.json import JsonCodec, json_codec
 from ottla.spark.pipeline.values.json_schema import columns_of, schema_of

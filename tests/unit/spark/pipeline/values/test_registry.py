@@ -18,8 +18,8 @@ from tests.support.pipelines import order_class, order_descriptors
 
 from ottla.client.registry.client import RegistryError, RegistryUnavailableError, UnknownSchemaError
 from ottla.client.registry.framing import frame
-from ottla.spark.pipeline import changes
 from ottla.spark.pipeline.declare import DeclarationError, topic
+from ottla.spark.pipeline.quality import changes
 from ottla.spark.pipeline.values import avro, codec, protobuf, registry
 from ottla.spark.pipeline.values.ddl import parse_schema
 from ottla.spark.pipeline.values.json_schema import columns_of, schema_of

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ottla.model.durable import fsync_dir, replace_file
-from ottla.spark.pipeline import checkpoint
+from ottla.spark.pipeline.checkpoints import checkpoint
 from ottla.spark.pipeline.declare import DeclaredPipeline, listed
 from ottla.spark.pipeline.frames import DEAD_LETTER_SUFFIX
 from ottla.spark.progress import CheckpointError

@@ -1,0 +1,1 @@
+"""A checkpoint of Spark's: read, compared with a plan, claimed and copied."""
