@@ -50,6 +50,8 @@ def test_a_cluster_does_not() -> None:
     assert settings["spark.sql.streaming.stateStore.providerClass"].endswith(".RocksDBStateStoreProvider")
     for name in ("spark.driver.host", "spark.driver.bindAddress", "spark.sql.shuffle.partitions"):
         assert name not in settings
+    # A socket's path has 107 characters at most, and YARN's containers lie deep.
+    assert "spark.python.unix.domain.socket.enabled" not in settings
     assert not any("arrow" in name for name in settings)
     assert "MaxDirectMemorySize" not in settings["spark.driver.defaultJavaOptions"]
     assert "spark.sql.streaming.checkpointFileManagerClass" not in settings

@@ -28,6 +28,8 @@ _TASK = re.compile(r"\(TID \d+\) \((\S+) executor ([^)\s]+)\)")
 _OTHER_PYTHON = re.compile(r"different version:? \(?(\d+\.\d+)\)?.*?driver:? \(?(\d+\.\d+)\)?", re.S)
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
 _SAID = re.compile(r"^ottla: .*$", re.M)
+# The last line of a traceback.
+_RAISED = re.compile(r"^ *(\w+(?:Error|Exception): .*)$", re.M)
 MAX_SAID_CHARS = 300
 
 
@@ -189,7 +191,9 @@ def explained(error: str, wanted: str, remedies: Remedies, who: str | None = Non
     if said is not None:
         return f"{who}: {_short(said[0].removeprefix('ottla: '))}"
     if "No module named 'pyspark" in error or "pyspark.daemon" in error:
-        return f"{who}: its Python does not start PySpark: {remedies.of_python(wanted)}"
+        raised = _RAISED.search(error)
+        why = f" ({_short(raised[1])})" if raised is not None else ""
+        return f"{who}: its Python does not start PySpark{why}: {remedies.of_python(wanted)}"
     return None
 
 

@@ -95,6 +95,12 @@ LOST = (
             "executor on 10.0.0.5: there is no Python 3.11 on w5: install it, or name it by --python when packaging",
         ),
         (
+            "Error from python worker:\n  Traceback (most recent call last):\n    File daemon.py, line 129\n"
+            "  OSError: AF_UNIX path too long\norg.apache.spark.SparkException: EOFException occurred while "
+            "reading the port number from pyspark.daemon's stdout.",
+            "executor on 10.0.0.5: its Python does not start PySpark (OSError: AF_UNIX path too long): install",
+        ),
+        (
             "/usr/bin/python3: No module named 'pyspark'",
             "executor on 10.0.0.5: its Python does not start PySpark",
         ),
