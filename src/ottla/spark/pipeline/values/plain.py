@@ -101,8 +101,8 @@ def _protobuf_shown(client: RegistryClient, schema: Schema) -> Show:
     found = descriptors_of(client, schema)
     if found is None:
         raise DeclarationError(
-            f"of schema id {schema.id} cannot be read: the registry gives its Protobuf schema as text only, and "
-            "there is no protoc here to compile it"
+            f"of schema id {schema.id} cannot be read: the registry's Protobuf schema is text that only protoc reads, "
+            "and there is none here"
         )
     descriptors, file_name = found
     classes: dict[tuple[int, ...], Any] = {}
@@ -149,7 +149,7 @@ def _newest_taker(client: RegistryClient, subject: str, message: str | None) -> 
     found = descriptors_of(client, schema)
     if found is None:
         raise DeclarationError(
-            f"subject {subject!r} is Protobuf as text, and there is no protoc here to compile it"
+            f"subject {subject!r} is Protobuf as text that only protoc reads, and there is none here"
         )
     descriptors, file_name = found
     name = message or message_at(descriptors, file_name, [0])

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.model.install import install
 from ottla.spark.pipeline.declare import DeclarationError, did_you_mean, listed
 from ottla.spark.pipeline.values.json import differences, no_text
+from ottla.spark.pipeline.values.proto_text import ProtoError, Unsupported, parse_proto
 from ottla.spark.pipeline.values.rows import Decode, Encode, decode_column, encode_column
 
 if TYPE_CHECKING:
@@ -309,13 +310,16 @@ def _set_of(file: Any) -> bytes:
 
 
 def compiled(path: Path) -> bytes:
-    """A .proto file through protoc, where there is one."""
-    protoc = shutil.which("protoc")
-    if protoc is None:
-        raise DeclarationError(
-            f"schema {path.name}: there is no protoc here to compile it; give a descriptor set "
-            f"(protoc --include_imports --descriptor_set_out={path.stem}.desc {path.name})"
-        )
+    """A .proto file and what it imports, as a descriptor set."""
+    try:
+        return _compiled_here(path)
+    except Unsupported as error:
+        protoc = shutil.which("protoc")
+        if protoc is None:
+            raise DeclarationError(
+                f"schema {error}, and there is no protoc here; give a descriptor set "
+                f"(protoc --include_imports --descriptor_set_out={path.stem}.desc {path.name})"
+            ) from None
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "out.desc"
         done = subprocess.run(
@@ -328,6 +332,38 @@ def compiled(path: Path) -> bytes:
         if done.returncode:
             raise DeclarationError(f"schema {path.name}: {' '.join(done.stderr.split())}")
         return out.read_bytes()
+
+
+def _compiled_here(path: Path) -> bytes:
+    """Imports are found from the file's own directory, as `protoc -I` has it; Protobuf's own are known."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    found: dict[str, Any] = {}
+
+    def add(name: str, imported_by: str) -> None:
+        if name in found or _well_known(name) is not None:
+            return
+        try:
+            with open(path.parent / name, "rb") as file:
+                data = file.read(MAX_DESCRIPTOR_BYTES + 1)
+            if len(data) > MAX_DESCRIPTOR_BYTES:
+                raise DeclarationError(f"schema {name}: larger than {MAX_DESCRIPTOR_BYTES:,} bytes")
+            found[name] = parse_proto(data.decode(), name)
+        except OSError as error:
+            raise DeclarationError(f"schema {imported_by}: imports {name!r}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise DeclarationError(f"schema {name}: is no text") from None
+        except Unsupported:
+            raise
+        except ProtoError as error:
+            raise DeclarationError(f"schema {error}") from None
+        for dependency in found[name].dependency:
+            add(dependency, name)
+
+    add(path.name, path.name)
+    made = FileDescriptorSet(file=_ordered(FileDescriptorSet(file=found.values())))
+    data: bytes = made.SerializeToString()
+    return data
 
 
 def _only_message(data: bytes, schema: str) -> str:

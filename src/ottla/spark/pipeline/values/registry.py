@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import json
 import re
@@ -55,6 +56,7 @@ from ottla.spark.pipeline.quality import changes
 from ottla.spark.pipeline.values import avro, protobuf
 from ottla.spark.pipeline.values.json import JsonCodec, json_codec
 from ottla.spark.pipeline.values.json_schema import columns_of, schema_of
+from ottla.spark.pipeline.values.proto_text import ProtoError, Unsupported, parse_proto, write_proto
 from ottla.spark.pipeline.values.rows import Decode, arrow_udf, decoded, encode_column
 from ottla.spark.pipeline.values.verdicts import Book, Verdicts
 
@@ -196,42 +198,52 @@ def _inlined(schema: Any, namespace: str, definitions: dict[str, Any], done: set
 
 
 def descriptors_of(client: RegistryClient, schema: Schema) -> tuple[bytes, str] | None:
-    """A Protobuf schema as a descriptor set, and the name of its own file in it; None where all there is is text, and
-    no protoc to compile it."""
+    """A Protobuf schema as a descriptor set, and the name of its own file in it; None where all there is is text that
+    only protoc reads, and there is none."""
+    plain = client.by_id(schema.id) if schema.id else schema
+    try:
+        return _described(plain, client.referenced(plain))
+    except Unsupported:
+        pass
+    if plain.id:
+        # Confluent's compiles for whoever asks so; others give the text all the same.
+        asked = client.by_id(plain.id, serialized=True)
+        with contextlib.suppress(Unsupported):
+            return _described(asked, client.referenced(asked, serialized=True))
+    return _compiled_text(client, plain)
+
+
+def _described(schema: Schema, others: dict[str, Schema]) -> tuple[bytes, str]:
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-    asked = client.by_id(schema.id, serialized=True) if schema.id else schema
-    others = client.referenced(asked, serialized=True)
-    files = {name: _file_descriptor(one.text) for name, one in others.items()}
-    main = _file_descriptor(asked.text)
-    if main is None or any(file is None for file in files.values()):
-        return _compiled_text(client, schema)
-    if not main.name or main.name in files:
-        main.name = f"schema-{asked.id}.proto"
-    made = FileDescriptorSet()
-    for name, file in files.items():
-        file.name = name
-        made.file.add().CopyFrom(file)
-    made.file.add().CopyFrom(main)
-    return made.SerializeToString(), main.name
+    files = [_file_descriptor(one.text, name) for name, one in others.items()]
+    name = f"schema-{schema.id}.proto"
+    made = FileDescriptorSet(file=[*files, _file_descriptor(schema.text, name)])
+    return made.SerializeToString(), name
 
 
-def _file_descriptor(text: str) -> Any:
-    """What a registry gives for `format=serialized`; None for anything else, such as the text of a .proto file."""
+def _file_descriptor(text: str, name: str) -> Any:
+    """The text of a .proto file, or a descriptor in base64, which some registries keep as they were given it."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
     from google.protobuf.message import DecodeError
 
     try:
-        return FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+        file = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError, DecodeError):
-        return None
+        try:
+            return parse_proto(text, name)
+        except Unsupported:
+            raise
+        except ProtoError as error:
+            raise DeclarationError(f"the registry's schema: {error}") from None
+    file.name = name
+    return file
 
 
 def _compiled_text(client: RegistryClient, schema: Schema) -> tuple[bytes, str] | None:
     if shutil.which("protoc") is None:
         return None
-    plain = client.by_id(schema.id) if schema.id else schema
-    texts = {name: one.text for name, one in client.referenced(plain).items()} | {PROTO_TEXT: plain.text}
+    texts = {name: one.text for name, one in client.referenced(schema).items()} | {PROTO_TEXT: schema.text}
     with tempfile.TemporaryDirectory() as directory:
         top = Path(directory).resolve()
         for name, text in texts.items():
@@ -303,7 +315,11 @@ def _with_imports(
             registered(client, name, schema)
             done[name] = Reference(name, name, client.lookup(name, schema).version)
         references.append(done[name])
-    text = base64.b64encode(file.SerializeToString(deterministic=True)).decode()
+    try:
+        text = write_proto(file)
+    except Unsupported:
+        # Confluent's takes a descriptor too; not every registry does.
+        text = base64.b64encode(file.SerializeToString(deterministic=True)).decode()
     return Schema(PROTOBUF, text, tuple(references))
 
 
@@ -822,7 +838,7 @@ class ProtobufFramed:
         found = descriptors_of(self._client, _newest(self._client, self._topic, PROTOBUF))
         if found is None:
             raise DeclarationError(
-                "the registry gives its Protobuf schema as text only, and there is no protoc here to compile it: "
+                "the registry's Protobuf schema is text that only protoc reads, and there is none here: "
                 "give schema= with a descriptor set or a generated class"
             )
         descriptors, file_name = found

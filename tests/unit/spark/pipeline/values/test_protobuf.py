@@ -54,12 +54,37 @@ def test_a_schema_that_is_wrong(desc: Path, schema: Any, message: str | None, wo
         protobuf_codec(schema, message, desc)
 
 
-def test_a_proto_file_needs_protoc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "order.proto").write_text('syntax = "proto3"; message Order { int64 id = 1; }')
+def test_a_proto_file_with_what_it_imports(tmp_path: Path) -> None:
+    (tmp_path / "inner.proto").write_text('syntax = "proto3"; package n; message In { int64 id = 1; }')
+    (tmp_path / "order.proto").write_text(
+        'syntax = "proto3"; import "inner.proto"; import "google/protobuf/timestamp.proto";\n'
+        "message Order { n.In inside = 1; google.protobuf.Timestamp at = 2; }"
+    )
+    codec = protobuf_codec("order.proto", "Order", tmp_path)
+    assert codec.columns.simpleString() == "struct<inside:struct<id:bigint>,at:timestamp>"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            'edition = "2023"; message Order {}',
+            "editions are read by protoc alone, and there is no protoc here; give",
+        ),
+        (
+            'syntax = "proto3"; import "none.proto";',
+            "order.proto: imports 'none.proto': No such file or directory",
+        ),
+        ('syntax = "proto3"; message Order {', "schema order.proto:1: the end stands where a field should"),
+        ("\udcff", "schema order.proto: is no text"),
+    ],
+)
+def test_a_proto_file_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
+) -> None:
+    (tmp_path / "order.proto").write_text(text, errors="surrogateescape")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(
-        DeclarationError, match="there is no protoc here to compile it; give a descriptor set"
-    ):
+    with pytest.raises(DeclarationError, match=words):
         protobuf_codec("order.proto", "Order", tmp_path)
 
 

@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 from tests.support.pipelines import order_class, order_descriptors
 
-from ottla.client.registry.client import RegistryError, RegistryUnavailableError, UnknownSchemaError
+from ottla.client.registry.client import (
+    PROTOBUF,
+    Reference,
+    RegistryClient,
+    RegistryError,
+    RegistrySettings,
+    RegistryUnavailableError,
+    Schema,
+    UnknownSchemaError,
+)
 from ottla.client.registry.framing import frame
 from ottla.spark.pipeline.declare import DeclarationError, topic
 from ottla.spark.pipeline.quality import changes
@@ -329,18 +338,41 @@ def test_protobuf_with_its_message_indexes(server: Registry, tmp_path: Path) -> 
         _ = codec_for(server, "protobuf").columns
 
 
-def test_a_protobuf_schema_that_is_text(
+def test_a_protobuf_schema_that_is_text(server: Registry) -> None:
+    """As registries keep it, and people write it."""
+    inner = 'syntax = "proto3"; package n; message In { string who = 1; }'
+    text = 'syntax = "proto3"; import "in.proto"; message A { map<string, int32> m = 2; n.In in = 1; }'
+    server.register("in.proto", inner, "PROTOBUF")
+    schema = Schema(PROTOBUF, text, (Reference("in.proto", "in.proto", 1),))
+    number = RegistryClient(RegistrySettings((server.url,))).register("orders-value", schema)
+    made = codec_for(server, "protobuf")
+    assert made.columns.simpleString() == "struct<m:map<string,int>,in:struct<who:string>>"
+    (one,) = read(made, frame(number) + b"\0" + b"\x0a\x05\x0a\x03ada")
+    assert (one["error"], one["data"]["in"]["who"]) == (None, "ada")
+
+
+def test_a_protobuf_schema_that_only_protoc_reads(
     server: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without protoc it cannot be read; what is declared can, and only the id is asked for."""
     monkeypatch.setattr(registry.shutil, "which", lambda name: None)
-    number = server.register("orders-value", 'syntax = "proto3"; message A {}', "PROTOBUF")
-    with pytest.raises(DeclarationError, match="no protoc here to compile it: give schema="):
+    number = server.register("orders-value", 'edition = "2023"; message A {}', "PROTOBUF")
+    with pytest.raises(
+        DeclarationError, match="text that only protoc reads, and there is none here: give schema="
+    ):
         _ = codec_for(server, "protobuf").columns
     (tmp_path / "order.desc").write_bytes(order_descriptors())
     made = codec_for(server, "protobuf", schema="order.desc", message="shop.Order", base=tmp_path)
     (one,) = read(made, frame(number) + b"\x02\x02" + order_class()(id=7).SerializeToString())
     assert (one["error"], one["data"]["id"]) == (None, 7)
+
+
+def test_a_protobuf_schema_that_is_broken(server: Registry) -> None:
+    server.register("orders-value", "message A {", "PROTOBUF")
+    with pytest.raises(
+        DeclarationError, match=r"the registry's schema: schema-1\.proto:1: the end stands where"
+    ):
+        _ = codec_for(server, "protobuf").columns
 
 
 def test_protobuf_imports_are_registered_under_their_own_names(server: Registry) -> None:
