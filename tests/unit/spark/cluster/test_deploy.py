@@ -1,4 +1,7 @@
-"""What `ottla pipeline deploy` writes, held against a schema of the parts that are used; no secret is in any of it."""
+"""What `ottla pipeline deploy` writes, held against schemas; no secret is in any of it.
+
+Kubernetes' own, and narrower ones of the parts that are used; the Spark operator's is in tests/interop.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 
 pytest.importorskip("pyspark")
@@ -163,6 +167,15 @@ def test_the_documents_are_as_the_schema_has_them(deployment: Deployment) -> Non
         assert violations(made, LIST) == []
         assert violations(config_map, CONFIG_MAP) == []
         assert violations(document, schema) == []
+
+
+@pytest.mark.parametrize("version", ["1.31", "1.35"])
+def test_kubernetes_has_such_jobs(version: str) -> None:
+    for document in job(DEPLOYMENT)["items"]:
+        kubernetes_validate.validate(document, version, strict=True)
+    document["spec"]["template"]["spec"]["restarts"] = "OnFailure"
+    with pytest.raises(kubernetes_validate.ValidationError, match="restarts"):
+        kubernetes_validate.validate(document, version, strict=True)
 
 
 def test_the_schema_finds_what_is_wrong() -> None:
