@@ -169,9 +169,9 @@ def test_without_a_configuration_of_hadoop_it_is_one_line(
 ) -> None:
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     monkeypatch.delenv("YARN_CONF_DIR", raising=False)
-    prepare("etl", broker)
+    prepare("iot", broker)
     done = ottla(
-        *("run", "ottla.examples.etl", "-b", broker.bootstrap, "--master", "yarn", "--available-now"),
+        *("run", "ottla.examples.iot", "-b", broker.bootstrap, "--master", "yarn", "--available-now"),
         *("--state-dir", str(tmp_path / "state"), "--checkpoint-dir", str(tmp_path / "checkpoints")),
         cwd=tmp_path,
     )

@@ -197,6 +197,40 @@ def test_a_replay_is_what_a_batch_over_the_topic_gives(ottla: Ottla, broker: Bro
     until(lambda: ottla.status("counts")["streams"]["counted"]["rows_in"] == 110, ottla)
 
 
+def test_a_replay_into_a_table(ottla: Ottla, broker: Broker, tmp_path: Path) -> None:
+    """Another one, beside it or where it is said; the table of the pipeline stays as it is."""
+    from deltalake import DeltaTable, QueryBuilder
+
+    def numbers(place: Path) -> list[int]:
+        table = DeltaTable(str(place))
+        found = QueryBuilder().register("t", table).execute("select n from t order by n").read_all()
+        return [int(n) for n in found["n"].to_pylist()]
+
+    source = broker.topic(2, retention_ms=-1)
+    moment = 1_760_000_000_000
+    file = write_pipeline(
+        tmp_path,
+        f"""
+        @pipeline.stream(out=delta({str(tmp_path / "orders")!r}))
+        def kept(rows=topic({source!r}, schema="n int")):
+            return rows
+        """,
+        "keeping",
+    )
+    for number in range(40):
+        broker.produce(source, [f'{{"n": {number}}}'], timestamp=moment + number * 1000, partition=number % 2)
+    ottla.run(file, "--available-now")
+    bounds = ("--from", str(moment + 10_000), "--to", str(moment + 30_000))
+    ottla("replay", "keeping", *bounds)
+    assert numbers(tmp_path / "orders.replay") == list(range(10, 30))
+    elsewhere = (*bounds, "--into", str(tmp_path / "other"))
+    assert "`ottla pipeline reset keeping.replay`" in ottla("replay", "keeping", *elsewhere, code=1)
+    ottla("reset", "keeping.replay", "-b", broker.bootstrap)
+    ottla("replay", "keeping", *elsewhere)
+    assert numbers(tmp_path / "other") == list(range(10, 30))
+    assert numbers(tmp_path / "orders") == list(range(40))
+
+
 def test_a_query_that_fails_is_told_in_a_sentence(ottla: Ottla, broker: Broker, tmp_path: Path) -> None:
     source, target = broker.topic(), broker.topic()
     file = write_pipeline(

@@ -117,6 +117,46 @@ def test_json_in_and_out_and_what_stops_it(
         pipeline_of(tmp_path, text.format(""), name="strict")(spark, broker)
 
 
+def test_protobuf_by_the_text_that_the_registry_keeps(
+    spark: Any, broker: Broker, registry: Registry, tmp_path: Path
+) -> None:
+    """Another message of the schema, and a cut one, are dead letters."""
+    source, target, bad = broker.topic(), broker.topic(), broker.topic()
+    text = """
+        syntax = "proto3";
+        message Note { string text = 1; }
+        message Order { int64 id = 1; map<string, int32> items = 2; optional string who = 3; }
+    """
+    number = registry.register(f"{source}-value", text, "PROTOBUF")
+    order = bytes([8, 7]) + bytes([18, 7, 10, 3]) + b"pen" + bytes([16, 2])
+    values = [
+        frame(number) + b"\x02\x02" + order,
+        frame(number) + b"\0" + b"\x0a\x01x",
+        frame(number) + b"\x02\x02" + order[:-1],
+    ]
+    broker.produce(source, values)
+    (tmp_path / "count.proto").write_text(
+        'syntax = "proto3"; message Count { int64 id = 1; int32 pens = 2; }'
+    )
+    run = pipeline_of(
+        tmp_path,
+        f"""
+        @pipeline.stream(out=topic({target!r}, format="protobuf", schema="count.proto", registry={registry.url!r}),
+                         dead_letter=topic({bad!r}))
+        def count(rows=topic({source!r}, format="protobuf", message="Order", registry={registry.url!r})):
+            return rows.selectExpr("id", "items['pen'] AS pens").where("who IS NULL")
+        """,
+    )
+    run(spark, broker)
+    (record,) = consume(broker, target)
+    (own,) = registry.subjects()[f"{target}-value"]
+    assert record.value() == frame(own) + b"\0" + bytes([8, 7, 16, 2])
+    assert registry.schema(own).startswith('syntax = "proto3";')
+    found = reasons(broker, bad)
+    assert found.keys() == {1, 2}
+    assert found[1] == "the value is a Note, not a Order"
+
+
 def test_a_registry_that_is_away_stops_the_query_and_sets_nothing_aside(
     spark: Any, broker: Broker, registry: Registry, tmp_path: Path
 ) -> None:

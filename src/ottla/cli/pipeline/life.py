@@ -183,7 +183,8 @@ def replay(args: argparse.Namespace, home: Home, root: Path) -> int:
         raise runs.refused(error) from None
     there = runs.home_of(root, made.name)
     kept = there.spec()
-    if kept is not None and kept.get("replay") != asdict(wanted) and there.checkpoints.is_dir():
+    is_begun = there.checkpoints.is_dir() and any(there.checkpoints.iterdir())  # what was reset has left it empty
+    if kept is not None and kept.get("replay") != asdict(wanted) and is_begun:
         raise CliError(
             f"another replay of {home.name} has been here: `ottla pipeline reset {there.name}` sets it aside (what it "
             "has written stays)"
