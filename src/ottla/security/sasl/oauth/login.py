@@ -116,7 +116,7 @@ class OAuthBearerLogin:
                     self._renew(now_ms)
                 except (FetchError, InvalidTokenError) as error:
                     self._use_on(_failed(str(error)))
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - somebody else's code: no login needs it while a token counts
                     self._use_on(_failed(f"the retriever failed: {type(error).__name__}"), error)
             return self._token
 

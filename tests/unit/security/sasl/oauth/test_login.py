@@ -284,7 +284,9 @@ def test_it_is_had_anew_before_it_expires_and_the_old_one_does_until_then() -> N
         one.token()
 
 
-@pytest.mark.parametrize("error", [FetchError("the provider is away"), ConnectionError("geheim"), KeyError(7)])
+@pytest.mark.parametrize(
+    "error", [FetchError("the provider is away"), ConnectionError("geheim"), KeyError(7)]
+)
 def test_while_none_can_be_had_the_one_there_is_does_and_it_is_seldom_asked_for(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
