@@ -1,11 +1,15 @@
 """What commands print: data on stdout as a table or as JSON, talk on stderr.
 
+Names of groups, clients and users are whatever somebody has thought up: what would make a terminal do something, or
+turn what stands behind it around, is printed as an escape.
+
 Owned by the process that runs one command.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, TextIO
 
@@ -20,14 +24,25 @@ GAP = "  "
 NARROWEST = 8
 
 
+# What terminals obey: all control characters but the ends of lines and tabs, and the marks that turn the direction of
+# writing.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def harmless(text: str) -> str:
+    """The text, and nothing in it that a terminal would obey."""
+    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
 def say(message: str) -> None:
     """Talk to the person: never mixed with the data."""
-    print(message, file=sys.stderr, flush=True)
+    print(harmless(message), file=sys.stderr, flush=True)
 
 
 def complain(message: str) -> None:
     """Say what went wrong."""
-    say(f"{styled('ottla:', RED, sys.stderr)} {message}")
+    who = styled("ottla:", RED, sys.stderr)
+    print(who, harmless(message), file=sys.stderr, flush=True)
 
 
 def styled(text: str, style: str, stream: TextIO) -> str:
@@ -78,7 +93,9 @@ def emit_json(document: object) -> None:
     """Print one JSON document."""
     import json
 
-    print(json.dumps(document, indent=2, ensure_ascii=False, default=str))
+    text = json.dumps(document, indent=2, ensure_ascii=False, default=str)
+    # What is left of them is in JSON's strings, where it may be written so.
+    print(_OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def table(
@@ -149,5 +166,5 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple | set | frozenset):
-        return ",".join(str(item) for item in value)
-    return str(value).replace("\n", "\\n")
+        value = ",".join(str(item) for item in value)
+    return harmless(str(value)).replace("\n", "\\n").replace("\t", "\\t")

@@ -57,6 +57,8 @@ CLOSE_S: Final = 5.0
 # How often it is said that nothing can be written.
 COMPLAIN_S: Final = 60.0
 
+_LINE_END: Final = ord("\n")
+
 Fields = Mapping[str, Any]
 
 
@@ -74,7 +76,9 @@ class _Stdout:
         self._fd = sys.stdout.fileno()
 
     def write(self, data: bytes) -> None:
-        _write_all(self._fd, data)
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._fd, left) :]
 
     def close(self) -> None:
         """It is not ours."""
@@ -103,10 +107,12 @@ class AuditFile:
         if self._is_torn:
             data = b"\n" + data  # what follows half a line is no part of it
         assert self._fd is not None
-        self._is_torn = True
-        _write_all(self._fd, data)
-        self._is_torn = False
-        self._size += len(data)
+        left = memoryview(data)
+        while left:
+            written = os.write(self._fd, left)
+            self._is_torn = left[written - 1] != _LINE_END
+            self._size += written
+            left = left[written:]
 
     def close(self) -> None:
         if self._fd is not None:
@@ -157,12 +163,6 @@ class AuditFile:
         if not self._kept_files:
             os.unlink(self._path)
         self._open()
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(fd, left) :]
 
 
 class Floods:

@@ -563,6 +563,7 @@ class ClientQuotaManager:
             if sensor is not None and sensor.is_current:
                 return sensor
             limit = callback.quota_limit(self.type, tags)
+            return self._shared(key, float(limit), now_ms) if _is_limit(limit) else None
         except Exception:
             if not self._callback_failed:
                 self._callback_failed = True
@@ -571,7 +572,6 @@ class ClientQuotaManager:
                     type(callback).__name__,
                 )
             return None
-        return self._shared(key, float(limit), now_ms) if _is_limit(limit) else None
 
     def _shared(self, tags: object, limit: float, now_ms: float) -> Sensor:
         """The sensor of all who have these tags."""

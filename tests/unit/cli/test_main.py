@@ -1,5 +1,6 @@
 """The command itself: help, versions, wrong words, errors as one line, exit codes."""
 
+import json
 import os
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from ottla.cli.args import (
 )
 from ottla.cli.client import line
 from ottla.cli.main import COMMANDS, load, main, run_command
-from ottla.cli.output import emit, size_text, table
+from ottla.cli.output import complain, emit, say, size_text, table
 from ottla.config.errors import ConfigError
 from ottla.model.errors import ErrorCode, KafkaError
 
@@ -267,3 +268,19 @@ def test_a_time_out_says_what_it_means() -> None:
     error = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "topic 'clicks': REQUEST_TIMED_OUT")
     expected = "the cluster has not answered in time, and whether it was done is not known"
     assert line(error) == f"topic 'clicks': REQUEST_TIMED_OUT: {expected}"
+
+
+def test_a_name_that_somebody_thought_up_makes_no_terminal_do_anything(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name = "a\x1b[2J\x9b1m\x07\r\u202eb\n\tc"
+    rows = [{"group": name, "members": [name]}]
+    emit(rows, ("group", "members"), "table")
+    emit(rows, ("group", "members"), "json")
+    say(f"group {name} is gone")
+    complain(f"there is no group {name}")
+    out, err = capsys.readouterr()
+    assert not set(out + err) & set("\x1b\x9b\x07\r\u202e")
+    assert r"a\x1b[2J\x9b1m\x07\r\u202eb\n\tc" in out.splitlines()[1]
+    assert json.loads(out.partition("\n")[2].partition("\n")[2]) == rows
+    assert err.startswith(r"group a\x1b[2J\x9b1m\x07\r\u202eb")

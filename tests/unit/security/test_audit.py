@@ -430,6 +430,24 @@ def test_half_a_line_does_not_spoil_the_next(tmp_path: Path, monkeypatch: pytest
     assert path.read_bytes() == b'{"a\n{"b":2}\n'
 
 
+def test_what_was_not_begun_leaves_no_empty_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "audit.log"
+    file = AuditFile(str(path), 1000, 1)
+    file.write(b'{"a":1}\n')
+
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(audit.os, "write", full)
+        for _ in range(3):
+            with pytest.raises(OSError, match="No space"):
+                file.write(b'{"b":2}\n')
+    file.write(b'{"c":3}\n')
+    file.close()
+    assert path.read_bytes() == b'{"a":1}\n{"c":3}\n'
+
+
 def test_a_file_that_cannot_be_put_aside_grows_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -566,6 +566,18 @@ def test_a_callback_that_fails_limits_nobody(caplog: pytest.LogCaptureFixture) -
     assert throttle(manager, ALICE, "a", 1_001) > 0, "others are"
 
 
+@pytest.mark.parametrize("said", ["5", [5], object()])
+def test_a_callback_whose_limit_is_no_number_limits_nobody(
+    said: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    callback = ByFirstLetter()
+    monkeypatch.setattr(callback, "quota_limit", lambda quota_type, tags: said)
+    manager = ClientQuotaManager(QuotaType.PRODUCE, WINDOWS, callback)
+    for _ in range(3):
+        assert throttle(manager, ALICE, "a", 1e12) == 0
+    assert len(caplog.records) == 1
+
+
 def test_a_callback_that_cannot_be_told_is_told_of_the_next(caplog: pytest.LogCaptureFixture) -> None:
     callback = ByFirstLetter()
     quotas_of = ClientQuotas(callback=callback)

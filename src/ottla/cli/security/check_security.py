@@ -180,6 +180,12 @@ def _of_files(config: BrokerConfig, settings: Settings) -> Iterator[Finding]:
         if mode & (stat.S_IRGRP | stat.S_IROTH | stat.S_IWGRP | stat.S_IWOTH):
             others = "everybody" if mode & (stat.S_IROTH | stat.S_IWOTH) else "its group"
             yield Finding(f"{path} ({what}) can be read or written by {others}", f"chmod 600 {path}")
+    for path in dict.fromkeys([*config.log_dirs, config.metadata_log_dir]):
+        if os.path.isdir(path) and os.stat(path).st_mode & stat.S_IRWXO:
+            yield Finding(
+                f"{path} (records, and what proves users' passwords) can be looked into by everybody",
+                f"no access rule holds for files; chmod 700 {path}",
+            )
 
 
 def _secret_files(config: BrokerConfig, settings: Settings) -> Iterator[tuple[str, str]]:

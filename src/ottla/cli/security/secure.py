@@ -8,8 +8,9 @@ Everything it takes is files in a directory beside the data, with Apache Kafka's
     client.properties   the user `admin`, for every tool that takes --command-config
 
 Rules: passwords are made here, by chance, and stand in two files that only their owner can read; the cluster keeps what
-proves them (SCRAM). What is there is never written over but for node.pem. server.properties is written last: without it
-the directory is finished at the next start. Owned by the process that serves; renewals run in a thread.
+proves them (SCRAM), in a directory that, if it is made here, only its owner can look into. What is there is never
+written over but for node.pem. server.properties is written last: without it the directory is finished at the next
+start. Owned by the process that serves; renewals run in a thread.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ class SecureDirectory:
             for left in (CA_CERTIFICATE, CA_KEY):  # of a start that came to no end
                 (self.folder / left).unlink(missing_ok=True)
             make_authority(self.folder, f"Ottla CA of {_own_name()}"[:64])
+        # What records hold, and what proves passwords, is kept from whoever else is on this machine.
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         port = port or DEFAULT_PORT
         write_secret(self.client_properties, properties(self._client_settings(port)))
         write_secret(self.server_properties, properties(self._server_settings(data_dir, port)))

@@ -477,12 +477,20 @@ class TransactionFilter(NamedTuple):
 def _compile(pattern: str) -> Any:
     import re2  # rarely asked for, and a start need not wait for it
 
+    from ottla.coordinator.group.consumer.regex import is_too_costly
+
+    if is_too_costly(pattern):
+        raise _no_pattern(pattern[:100], "it would take too long to compile")
     options = re2.Options()
     options.log_errors = False
     try:
         return re2.compile(pattern, options=options)
     except re2.error as error:
-        raise KafkaError(
-            ErrorCode.INVALID_REGULAR_EXPRESSION,
-            f"Transaction ID pattern `{pattern}` is not a valid regular expression: {error}.",
-        ) from None
+        raise _no_pattern(pattern, str(error)) from None
+
+
+def _no_pattern(pattern: str, why: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_REGULAR_EXPRESSION,
+        f"Transaction ID pattern `{pattern}` is not a valid regular expression: {why}.",
+    )

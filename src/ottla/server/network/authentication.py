@@ -191,7 +191,12 @@ class SaslServerAuthenticator:
         if self._principals is None:
             return principal
         try:
-            return self._principals.build(self._connection, principal, sasl_mechanism=self._mechanism)
+            return self._principals.build(
+                self._connection,
+                principal,
+                certificate=self._connection.certificate,
+                sasl_mechanism=self._mechanism,
+            )
         except KafkaError as error:
             raise SaslError(self._mechanism, str(error)) from None
 

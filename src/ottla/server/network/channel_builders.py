@@ -47,6 +47,7 @@ from ottla.security.tls.mapping import NoMatchingRule, SslPrincipalMapper
 from ottla.security.tls.names import Certificate, read_certificate
 
 HANDLER_KEY: Final = "sasl.server.callback.handler.class"
+CLIENT_AUTH_KEY: Final = "ssl.client.auth"
 VALIDATOR_KEY: Final = "sasl.oauthbearer.jwt.validator.class"
 # Of one listener. An exchange that is slow waits, or works for some milliseconds.
 SASL_THREADS: Final = 4
@@ -126,6 +127,15 @@ def renew_node_channels(channels: NodeChannels, config: BrokerConfig) -> None:
             ) from None
 
 
+def is_client_auth_ignored(config: BrokerConfig, listener: str) -> bool:
+    """Clients of SASL_SSL show a certificate only where the listener itself asks for it, not the node (KIP-684)."""
+    return (
+        config.security_protocols[listener] == "SASL_SSL"
+        and f"{LISTENER_PREFIX}{listener.lower()}.{CLIENT_AUTH_KEY}" not in config.originals
+        and config[CLIENT_AUTH_KEY] != "none"
+    )
+
+
 class ListenerTls:
     """The TLS of one listener (TlsIdentity), by its stores as they are when it is made (SslFactory)."""
 
@@ -158,6 +168,8 @@ class ListenerTls:
 
     def _get(self, config: BrokerConfig, key: str) -> Any:
         of = config if key in LISTENER_ONLY_KEYS else self._started_with
+        if key == CLIENT_AUTH_KEY and is_client_auth_ignored(of, self._listener):
+            return "none"
         return of.for_listener(self._listener, key)
 
     @property

@@ -200,7 +200,9 @@ class Principals:
             certificate,
             sasl_mechanism,
         )
-        return build_principal(self._builder, known)
+        built = build_principal(self._builder, known)
+        # Whoever they are taken for: by a token no other token is had (KIP-48).
+        return built._replace(token_authenticated=True) if principal.token_authenticated else built
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -352,6 +354,11 @@ class Connection(asyncio.BufferedProtocol):
     def name(self) -> str:
         """What logs call it."""
         return f"connection {self.peer[0]}:{self.peer[1]} on {self.host.listener_name}"
+
+    @property
+    def certificate(self) -> bytes | None:
+        """What the client has shown of itself, in DER; None if nothing."""
+        return None
 
     @property
     def descriptor(self) -> int:

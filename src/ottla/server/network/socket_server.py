@@ -528,8 +528,13 @@ class SocketServer:
         if self._tls_buffers is None or self._handshakes is None:
             self._tls_buffers = TlsBuffers()
             self._handshakes = Handshakes(asyncio.get_running_loop())
-        from ottla.server.network.channel_builders import ListenerTls
+        from ottla.server.network.channel_builders import CLIENT_AUTH_KEY, ListenerTls, is_client_auth_ignored
 
+        if is_client_auth_ignored(self._config, listener.name):
+            node_log.warning(
+                "%s is for listeners with SSL: clients of %s need no certificate, unless %s%s.%s is set",
+                *(CLIENT_AUTH_KEY, listener.name, LISTENER_PREFIX, listener.name.lower(), CLIENT_AUTH_KEY),
+            )
         # Stores are files, and keys may take long to be had from their passwords.
         identity = await asyncio.to_thread(ListenerTls, self._config, listener.name)
         self._identities[listener.name] = identity

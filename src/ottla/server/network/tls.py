@@ -229,19 +229,29 @@ class TlsConnection(Connection):
             float("inf") if self.is_authenticated else self.host.monotonic() + AUTHENTICATION_S
         )
         self._take_in(memoryview(self._received.read()))  # what came right behind the handshake
-        certificate = self._tls.getpeercert(binary_form=True)
+        if self.is_authenticated and not self._is_somebody():
+            return
+        self._resume_reading()
+
+    def _is_somebody(self) -> bool:
+        """Who it is, where no SASL follows, which alone would say so; False if it is nobody, and closed."""
+        certificate = self.certificate
         try:
             if certificate is not None:
                 self.principal = self._layer.identity.principal_of(certificate)
-            if self._layer.principals is not None and self.is_authenticated:
+            if self._layer.principals is not None:
                 self.principal = self._layer.principals.build(self, self.principal, certificate=certificate)
         except KafkaError as error:
             self._audit(None, str(error))
             self.close(str(error))
-            return
-        if certificate is not None and self.is_authenticated:
+            return False
+        if certificate is not None:
             self._audit(self.principal)
-        self._resume_reading()
+        return True
+
+    @property
+    def certificate(self) -> bytes | None:
+        return self._tls.getpeercert(binary_form=True)
 
     def _audit(self, principal: KafkaPrincipal | None, why: str | None = None) -> None:
         """A login by certificate; where SASL follows, that is the login."""

@@ -114,6 +114,14 @@ def test_files_that_others_can_read(authority: Authority, tmp_path: Path, mode: 
     assert f"can be read or written by {whom}: chmod 600 " in line
 
 
+@pytest.mark.parametrize(("mode", "is_weak"), [(0o700, False), (0o750, False), (0o755, True), (0o701, True)])
+def test_data_that_others_can_read(authority: Authority, tmp_path: Path, mode: int, is_weak: bool) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data").chmod(mode)
+    lines = found(tmp_path, secured(authority, tmp_path))
+    assert [line.endswith(f"chmod 700 {tmp_path / 'data'}") for line in lines] == [True] * is_weak
+
+
 def test_a_file_with_passwords_that_others_can_read(
     authority: Authority, tmp_path: Path, capsys: Capture
 ) -> None:
@@ -155,7 +163,8 @@ def rule(principal: str, name: str, operation: AclOperation, **more: object) -> 
 
 def write_log(data_dir: Path, in_snapshot: list[MetadataRecord], after: list[MetadataRecord]) -> None:
     folder = data_dir / "__cluster_metadata-0"
-    folder.mkdir(parents=True)
+    folder.parent.mkdir(mode=0o700)
+    folder.mkdir()
     batches = checkpoint_batches(
         in_snapshot,
         metadata_version=LATEST_METADATA_VERSION,
@@ -194,7 +203,8 @@ def test_rules_that_are_too_wide_are_found_in_the_nodes_own_log(authority: Autho
 
 def test_a_damaged_log_is_something_not_known(authority: Authority, tmp_path: Path) -> None:
     folder = tmp_path / "data" / "__cluster_metadata-0"
-    folder.mkdir(parents=True)
+    folder.parent.mkdir(mode=0o700)
+    folder.mkdir()
     (folder / SnapshotId(10, 1).file_name).write_bytes(b"garbage")
     (line,) = found(tmp_path, secured(authority, tmp_path))
     assert line.startswith("cannot tell: access rules")

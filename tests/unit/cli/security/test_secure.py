@@ -60,6 +60,8 @@ def test_only_the_owner_can_read_what_has_secrets(secure: SecureDirectory) -> No
         "server.properties": 0o600,
     }
     assert stat.S_IMODE(secure.folder.stat().st_mode) == 0o700
+    data_dir = Path(read(secure.server_properties)["log.dirs"])
+    assert stat.S_IMODE(data_dir.stat().st_mode) == 0o700
 
 
 def test_the_node_starts_on_what_was_written(secure: SecureDirectory, tmp_path: Path) -> None:

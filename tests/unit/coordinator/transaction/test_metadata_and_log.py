@@ -231,7 +231,11 @@ def test_by_pattern_the_whole_id_counts() -> None:
     assert takes(pattern="(?i)APP-1")
 
 
-@pytest.mark.parametrize("pattern", ["(", "[a", "a(?=b)", r"(a)\1", "*"])
+@pytest.mark.parametrize(
+    # The last ones are some, and would hold the loop until they are compiled.
+    "pattern",
+    ["(", "[a", "a(?=b)", r"(a)\1", "*", "." * 10_000, "a?" * 3_000, r"\\Q" + "a?" * 3_000],
+)
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(KafkaError) as refused:
         takes(pattern=pattern)

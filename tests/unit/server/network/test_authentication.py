@@ -2,24 +2,28 @@
 
 import asyncio
 import logging
+import ssl
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 import uvloop
+from tests.support.certificates import Authority
 
-from ottla.model.errors import ErrorCode
-from ottla.security.principal import USER, KafkaPrincipal
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.security.principal import USER, AuthenticationContext, KafkaPrincipal
 from ottla.security.sasl.mechanisms import SaslError, SaslServer
 from ottla.security.sasl.plain import PlainSaslServer
 from ottla.server.network.authentication import AUTHENTICATION_S
-from ottla.server.network.connection import Connection, Listener
+from ottla.server.network.connection import Connection, Listener, Principals
 from ottla.server.network.frame_pool import FramePool
 from ottla.server.network.output import Answer
 from ottla.server.network.socket_server import Acceptor, ConnectionLimits, Connections, shared_buffer
+from ottla.server.network.tls import Handshakes, TlsBuffers, TlsIdentity, TlsLayer
 from ottla.wire.codec import decode
 from ottla.wire.framing import decode_response_header, request_frame
 from ottla.wire.messages.api_versions import ApiVersionsRequest
@@ -45,11 +49,13 @@ class Users:
         self.failed_delay_ms = 0
         self.reauth_ms = 0
         self.expires_at_ms: int | None = None
+        self.by_token = False
         self.threads = 0
 
     def server(self, mechanism: str) -> SaslServer:
         made = PlainSaslServer(lambda user, password: password == f"{user}-secret")
         made.expires_at_ms = self.expires_at_ms
+        made.token_authenticated = self.by_token
         return SlowServer(made) if mechanism == "SLOW" else made
 
     def max_reauth_ms(self, mechanism: str) -> int:
@@ -81,15 +87,20 @@ class SlowServer:
 class Server:
     """A SASL listener that answers each served request with who asked."""
 
-    def __init__(self, users: Users) -> None:
+    def __init__(
+        self, users: Users, principals: Principals | None = None, identity: TlsIdentity | None = None
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.clock = 1000.0
+        self.handshakes = Handshakes(loop)
         self.served: list[tuple[int, KafkaPrincipal]] = []
         self.connections = Connections(ConnectionLimits(), FramePool(), lambda: self.clock)
         self.host = Acceptor(
             *("TEST", Listener.BROKER, self._dispatch, self.connections),
             *(shared_buffer(), 1_000_000, lambda: self.clock),
             sasl=users,
+            principals=principals,
+            tls=None if identity is None else TlsLayer(identity, self.handshakes, TlsBuffers(), principals),
         )
         self._loop = loop
 
@@ -141,8 +152,10 @@ class Client:
 
 
 @asynccontextmanager
-async def serving(users: Users) -> AsyncIterator[Server]:
-    server = Server(users)
+async def serving(
+    users: Users, principals: Principals | None = None, identity: TlsIdentity | None = None
+) -> AsyncIterator[Server]:
+    server = Server(users, principals, identity)
     await server.host.bind("127.0.0.1", 0)
     await server.host.start()
     try:
@@ -150,6 +163,7 @@ async def serving(users: Users) -> AsyncIterator[Server]:
     finally:
         server.host.stop()
         server.connections.close_all()
+        server.handshakes.close()
 
 
 def run(
@@ -608,3 +622,65 @@ def test_an_exchange_that_breaks_ends_its_connection_alone(
         assert await good.who_am_i() == "User:alice"
 
     run(scenario, users)
+
+
+# ---- who a builder of the operator's takes them for, and certificates beside SASL -----------------------------
+
+
+class Renaming:
+    """Makes principals of its own, without a thought for what else Kafka's have."""
+
+    def __init__(self) -> None:
+        self.asked: list[AuthenticationContext] = []
+
+    def build(self, context: AuthenticationContext) -> KafkaPrincipal:
+        self.asked.append(context)
+        return KafkaPrincipal(USER, context.principal.name.upper())
+
+
+@pytest.mark.parametrize("by_token", [False, True])
+def test_who_comes_by_a_token_does_so_whatever_a_builder_calls_them(by_token: bool) -> None:
+    users = Users()
+    users.by_token = by_token
+
+    async def scenario() -> None:
+        async with serving(users, Principals(Renaming(), "TEST", "SASL_PLAINTEXT")) as server:
+            client = Client(*await asyncio.open_connection(*server.host.address))
+            await client.handshake()
+            assert (await client.log_in()).error_code == 0
+            assert await client.who_am_i() == "User:ALICE"
+            assert server.served[0][1].token_authenticated is by_token
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(scenario(), 60))
+
+
+class NobodysRules:
+    """A listener whose rules make a user of no certificate."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.context = context
+
+    def principal_of(self, certificate: bytes) -> KafkaPrincipal:
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "no rule is about it")
+
+
+def test_beside_sasl_a_certificate_says_nothing_but_to_a_builder(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    alice = authority.issue("alice")
+    identity = NobodysRules(authority.server_context(authority.issue(), ssl.CERT_REQUIRED))
+    builder = Renaming()
+
+    async def scenario() -> None:
+        async with serving(Users(), Principals(builder, "TEST", "SASL_SSL"), identity) as server:
+            context = authority.client_context(alice)
+            client = Client(*await asyncio.open_connection(*server.host.address, ssl=context))
+            await client.handshake()
+            assert (await client.log_in("bob")).error_code == 0
+            assert await client.who_am_i() == "User:BOB"
+        (asked,) = builder.asked
+        assert asked.certificate == ssl.PEM_cert_to_DER_cert(alice.certificate.read_text())
+        assert (asked.principal.name, asked.sasl_mechanism) == ("bob", "PLAIN")
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(scenario(), 60))

@@ -109,6 +109,32 @@ def test_a_listener_without_a_key_does_not_start(settings: dict[str, object], wo
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("protocol", "settings", "wanted"),
+    [
+        ("SSL", {"ssl_client_auth": "required"}, ssl.CERT_REQUIRED),
+        ("SASL_SSL", {}, ssl.CERT_NONE),
+        # A node's setting is for SSL; who logs in by SASL shows a certificate where the listener asks (KIP-684).
+        ("SASL_SSL", {"ssl_client_auth": "required"}, ssl.CERT_NONE),
+        ("SASL_SSL", {"listener.name.in.ssl.client.auth": "required"}, ssl.CERT_REQUIRED),
+        (
+            "SASL_SSL",
+            {"ssl_client_auth": "required", "listener.name.in.ssl.client.auth": "requested"},
+            ssl.CERT_OPTIONAL,
+        ),
+    ],
+)
+def test_whom_a_listener_asks_for_a_certificate(
+    authority: Authority,
+    tmp_path: Path,
+    protocol: str,
+    settings: dict[str, object],
+    wanted: ssl.VerifyMode,
+) -> None:
+    made = ListenerTls(config(protocol, **stores(authority, tmp_path), **settings), "IN")
+    assert made.context.verify_mode is wanted
+
+
 def test_each_mechanism_has_its_users() -> None:
     made = sasl(
         config(

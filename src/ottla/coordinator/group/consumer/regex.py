@@ -27,12 +27,13 @@ def _options() -> re2.Options:
 
 
 _OPTIONS: Final = _options()
-_QUOTED: Final = re.compile(r"\\Q.*?(\\E|$)", re.DOTALL)
+# What is quoted, or an escape, which is no beginning of it: a backslash may be one that is escaped itself.
+_QUOTED: Final = re.compile(r"\\Q.*?(?:\\E|$)|(\\.)", re.DOTALL)
 _ESCAPES: Final = re.compile(r"\\.", re.DOTALL)
 _UNICODE_ESCAPES: Final = ("\\p", "\\P")
 _UNICODE: Final = re.compile(r"\\[pP]")
-# A repetition, of a group or not, or anything else that is more than a letter.
-_COSTLY: Final = re.compile(r"(\))?\{(\d{1,9}),?(\d{0,9})\}|\\.|[?*+.\[(]", re.DOTALL)
+# A repetition, of a group or a class or not, or anything else that is more than a letter.
+_COSTLY: Final = re.compile(r"([)\]])?\{(\d{1,9}),?(\d{0,9})\}|\\.|[?*+.\[(]", re.DOTALL)
 _NAMES: Final = re.compile(r"\(\?P?<(\w+)>")
 
 
@@ -46,13 +47,13 @@ class ResolvedRegularExpression(NamedTuple):
 
 def require_valid(regex: str) -> None:
     """INVALID_REGULAR_EXPRESSION unless RE2 takes it, as it is in Java: there it knows text, not bytes."""
-    if compile_cost(regex) > MAX_COST:
+    if is_too_costly(regex):
         raise _invalid(regex[:100], "it would take too long to compile")
     try:
         re2.compile(regex, _OPTIONS)
     except re2.error as error:
         raise _invalid(regex, _reason(error)) from error
-    bare = _QUOTED.sub("", regex)
+    bare = _without_quoted(regex)
     if "\\C" in _ESCAPES.findall(bare):
         raise _invalid(regex, "topic names have no single bytes")
     names = _NAMES.findall(_ESCAPES.sub("", bare))
@@ -60,16 +61,21 @@ def require_valid(regex: str) -> None:
         raise _invalid(regex, "two groups have the same name")
 
 
+def is_too_costly(regex: str) -> bool:
+    """Would it hold the loop for long to compile it, whatever it is?"""
+    return compile_cost(regex) > MAX_COST
+
+
 def compile_cost(regex: str) -> int:
     """How many states an expression may have, about: compiling takes time that grows with the square of them.
 
     RE2 matches in no time but compiles on the loop, and some expressions of a few hundred characters take minutes.
-    What is repeated counts as often as it is repeated; a group may hold everything before its end. Classes of
-    Unicode characters stand for hundreds of ranges each.
+    What is repeated counts as often as it is repeated; a group or a class may hold everything before its end. Classes
+    of Unicode characters stand for hundreds of ranges each, and a letter beyond ASCII is a range of its own in a class.
     """
-    bare = _QUOTED.sub("", regex)
+    bare = _without_quoted(regex)
     each = UNICODE_COST if _UNICODE.search(bare) else 1
-    cost = 0
+    cost = len(bare) - len(bare.encode("ascii", "ignore"))
     for token in _COSTLY.finditer(bare):
         group, least, most = token.groups()
         if least is None:
@@ -78,6 +84,10 @@ def compile_cost(regex: str) -> int:
             times = max(int(least), int(most or 0))
             cost += times * (max(cost, 1) if group else each)
     return cost
+
+
+def _without_quoted(regex: str) -> str:
+    return _QUOTED.sub(lambda found: found[1] or "", regex)
 
 
 def _invalid(regex: str, why: str) -> KafkaError:

@@ -11,9 +11,12 @@ import http.client
 import json
 import os
 import re
+import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -26,10 +29,11 @@ ALLOWED_URLS: Final = "OTTLA_SASL_OAUTHBEARER_ALLOWED_URLS"
 ALLOWED_FILES: Final = "OTTLA_SASL_OAUTHBEARER_ALLOWED_FILES"
 # Where nothing is said; Kafka would wait for ever.
 DEFAULT_TIMEOUT_MS: Final = 10_000
-# A document has to be there after so many times of its read timeout, however often a piece of it comes.
+# An answer has to be there after so many times of its read timeout, however often a piece of it comes.
 _PIECES: Final = 3
 _PIECE_BYTES: Final = 1 << 14
 _MAX_SHOWN: Final = 200
+_TOO_LATE: Final = "its answer takes too long"
 _SCHEMES: Final = ("http", "https", "file")
 _OK: Final = (200, 201)
 # What will be no better the next time.
@@ -149,16 +153,23 @@ class Endpoint:
     def _ask(self, method: str, body: bytes | None, headers: Mapping[str, str], max_bytes: int) -> bytes:
         read_s = (self.read_timeout_ms or DEFAULT_TIMEOUT_MS) / 1000
         connection = self._connection()
+        deadline: _Deadline | None = None
         try:
             connection.connect()
             connection.sock.settimeout(read_s)
+            deadline = _Deadline(connection.sock, _PIECES * read_s)
             path = (self.url.path or "/") + (f"?{self.url.query}" if self.url.query else "")
             connection.request(method, path, body, {**headers, "Connection": "close"})
             response = connection.getresponse()
-            data = self._read(response, max_bytes, time.monotonic() + _PIECES * read_s)
+            data = self._read(response, max_bytes)
+            if deadline.is_over:  # what was cut off has come to its end
+                raise TimeoutError
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise FetchError(f"{self}: {_reason(error)}") from None
+            late = deadline is not None and deadline.is_over
+            raise FetchError(f"{self}: {_TOO_LATE if late else _reason(error)}") from None
         finally:
+            if deadline is not None:
+                deadline.cancel()
             connection.close()
         if response.status not in _OK:
             raise FetchError(
@@ -175,17 +186,38 @@ class Endpoint:
             return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
         return http.client.HTTPConnection(host, port, timeout=timeout_s)
 
-    def _read(self, response: http.client.HTTPResponse, max_bytes: int, deadline: float) -> bytes:
+    def _read(self, response: http.client.HTTPResponse, max_bytes: int) -> bytes:
+        """All of it: what is cut off may look like a whole document."""
         pieces: list[bytes] = []
-        size = 0
-        while piece := response.read1(_PIECE_BYTES):
+        size, announced = 0, response.length
+        while size != announced and (piece := response.read1(_PIECE_BYTES)):
             size += len(piece)
             if size > max_bytes:
                 raise FetchError(f"{self}: it answers with more than {max_bytes} bytes", retriable=False)
-            if time.monotonic() > deadline:
-                raise FetchError(f"{self}: its answer takes too long")
             pieces.append(piece)
+        if announced is not None and size < announced:
+            raise http.client.IncompleteRead(b"", announced - size)
         return b"".join(pieces)
+
+
+class _Deadline:
+    """Ends a connection when its time is over: a line of an answer's head may come letter by letter, without end."""
+
+    def __init__(self, sock: socket.socket, seconds: float) -> None:
+        self.is_over = False
+        self._sock = sock
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+
+    def _end(self) -> None:
+        self.is_over = True
+        with suppress(OSError):
+            # The socket below TLS, whose own way to end is for the thread that reads.
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
 
 def _reason(error: Exception) -> str:

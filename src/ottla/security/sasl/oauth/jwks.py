@@ -29,9 +29,12 @@ from ottla.security.sasl.oauth.jwt import (
 logger = logging.getLogger("ottla.security")
 
 URL_KEY: Final = "sasl.oauthbearer.jwks.endpoint.url"
+REFRESH_KEY: Final = "sasl.oauthbearer.jwks.endpoint.refresh.ms"
 # How many wait for a fetch that was asked for early, and how long.
 MAX_WAITING: Final = 2
 MAX_WAIT_S: Final = 2.0
+# For which a thread waits at once: a refresh that is due in centuries is more than the system can wait for.
+LONGEST_WAIT_S: Final = 3600.0
 _OWNER: Final = "an identity provider's keys"
 
 
@@ -48,7 +51,7 @@ class RefreshingJwks:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._endpoint = endpoint
-        self._refresh_s = max(refresh_ms, 1) / 1000
+        self._refresh_s = refresh_ms / 1000
         self._backoff_ms = backoff_ms
         self._backoff_max_ms = backoff_max_ms
         self._monotonic = monotonic
@@ -103,7 +106,7 @@ class RefreshingJwks:
         while True:
             with self._changed:
                 while not self._closed and (due_s := self._due_in_s()) > 0:
-                    self._changed.wait(due_s)
+                    self._changed.wait(min(due_s, LONGEST_WAIT_S))
                 if self._closed:
                     return
             self._refresh()
@@ -143,11 +146,14 @@ def jwks_of(
             URL_KEY,
         )
     checked = allowed_url(URL_KEY, url.strip(), environ)
+    refresh_ms = get(REFRESH_KEY)
+    if refresh_ms <= 0:
+        raise ConfigError(f"{REFRESH_KEY}: {refresh_ms} is no time between two fetches", REFRESH_KEY)
     context = https_context(options) if checked.scheme == "https" else None
     timeouts = get("sasl.login.connect.timeout.ms"), get("sasl.login.read.timeout.ms")
     return RefreshingJwks(
         Endpoint(checked, context, *timeouts),
-        refresh_ms=get("sasl.oauthbearer.jwks.endpoint.refresh.ms"),
+        refresh_ms=refresh_ms,
         backoff_ms=get("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms"),
         backoff_max_ms=get("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms"),
     )

@@ -11,6 +11,7 @@ Owned by a client, or by a node's connections to others; shared by their connect
 
 import base64
 import json
+import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -35,6 +36,8 @@ from ottla.security.sasl.oauth.http import (
 from ottla.security.sasl.oauth.jwt import MAX_TOKEN_LENGTH, lifetime_of, require_packages, sign_jwt
 from ottla.security.sasl.oauthbearer import InvalidTokenError, OAuthBearerSaslClient
 
+logger = logging.getLogger("ottla.security")
+
 URL_KEY: Final = "sasl.oauthbearer.token.endpoint.url"
 RETRIEVER_KEY: Final = "sasl.oauthbearer.jwt.retriever.class"
 HANDLER_KEY: Final = "sasl.login.callback.handler.class"
@@ -45,6 +48,8 @@ _LOGIN_HANDLERS: Final = (
 )
 MAX_ANSWER_BYTES: Final = 1 << 20
 MAX_FILE_BYTES: Final = 1 << 20
+# When it failed, and the token that there is counts still.
+RETRY_MS: Final = 10_000
 _ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
@@ -110,12 +115,21 @@ class OAuthBearerLogin:
                 try:
                     self._renew(now_ms)
                 except (FetchError, InvalidTokenError) as error:
-                    # The one there is will do for as long as it counts; then there is none.
-                    if now_ms >= self._expires_at_ms:
-                        raise _failed(str(error)) from None
-                except Exception as error:
-                    raise _failed(f"the retriever failed: {type(error).__name__}") from error
+                    self._use_on(_failed(str(error)))
+                except Exception as error:  # noqa: BLE001 - somebody else's code: no login needs it while a token counts
+                    self._use_on(_failed(f"the retriever failed: {type(error).__name__}"), error)
             return self._token
+
+    def _use_on(self, failure: SaslError, cause: Exception | None = None) -> None:
+        """The token that there is will do for as long as it counts; then there is none.
+
+        It is not asked for with every login meanwhile: each would have to wait until nobody answers.
+        """
+        now_ms = self._now_ms()
+        if now_ms >= self._expires_at_ms:
+            raise failure from cause
+        self._refresh_at_ms = now_ms + RETRY_MS
+        logger.warning("no other token could be had, the one that there is is used on: %s", failure.reason)
 
     def _renew(self, now_ms: int) -> None:
         found = self._retrieve()

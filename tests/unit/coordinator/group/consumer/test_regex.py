@@ -142,7 +142,20 @@ def test_what_re2_does_not_take(regex: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "regex", ["", ".*", "a|b", "(?i)A", "[[:alpha:]]+", "\\pL", "\\Q\\C\\E", "\\\\C", "ü"]
+    "regex",
+    [
+        "",
+        ".*",
+        "a|b",
+        "(?i)A",
+        "[[:alpha:]]+",
+        "\\pL",
+        "\\Q\\C\\E",
+        "\\\\C",
+        "ü",
+        "\\Q" + "a?" * 3_000,
+        "[a-zü]{100}",
+    ],
 )
 def test_what_re2_takes(regex: str) -> None:
     assert world_of().enter("a", None, regex=regex).error_code == 0
@@ -157,6 +170,10 @@ def test_what_re2_takes(regex: str) -> None:
         "\\pL{100}",
         "((.{0,10}){0,10}){0,10}" * 50,
         "x" * 10 + ".*|" * 2_000,
+        # An escaped backslash begins no quoted text.
+        "\\\\Q" + "a?" * 3_000,
+        "\\Qx\\E\\\\Q" + "(((a*)*)*)*" * 200,
+        "[" + "".join(chr(number) for number in range(0x4E00, 0x5600, 2)) + "]{100}",
     ],
 )
 def test_what_would_take_too_long_to_compile(regex: str) -> None:

@@ -1,6 +1,9 @@
 """What may be asked of an identity provider, and what becomes of answers that are none."""
 
-from collections.abc import Iterator
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -164,3 +167,72 @@ def test_it_is_tried_again_after_pauses_that_double() -> None:
     with pytest.raises(FetchError):
         retrying(final, 100, 10_000, sleep=sleep, monotonic=lambda: now[0])
     assert len(attempts) == 1
+
+
+@contextmanager
+def speaking(speak: Callable[[socket.socket], None]) -> Iterator[Endpoint]:
+    """Somebody who is no web server, or a bad one."""
+    accepted: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with suppress(OSError):
+                accepted.append(listening.accept()[0])
+                with accepted[0] as peer:
+                    peer.recv(65536)
+                    speak(peer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        port = listening.getsockname()[1]
+        yield Endpoint(urlsplit(f"http://127.0.0.1:{port}/keys"), None, 5_000, 100)
+        with suppress(OSError):
+            accepted[0].shutdown(socket.SHUT_RDWR)
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def without_end(piece: bytes) -> Callable[[socket.socket], None]:
+    def speak(peer: socket.socket) -> None:
+        while True:
+            peer.sendall(piece)
+
+    return speak
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\nX: " + b"y" * 60_000 + b"\r\n\r\n",
+    ],
+)
+def test_an_answer_that_never_begins_is_given_up(piece: bytes) -> None:
+    with speaking(without_end(piece)) as bad, pytest.raises(FetchError, match="its answer takes too long"):
+        bad.get(1000)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"keys":[]}',
+        b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{"keys":[]}',
+        b"\x15\x03\x03",
+        b"",
+    ],
+)
+def test_half_an_answer_is_none(answer: bytes) -> None:
+    with speaking(lambda peer: peer.sendall(answer)) as bad, pytest.raises(FetchError):
+        bad.get(1000)
+
+
+def test_who_does_not_hang_up_after_its_answer_has_answered() -> None:
+    done = threading.Event()
+
+    def speak(peer: socket.socket) -> None:
+        peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        assert done.wait(30)
+
+    with speaking(speak) as kept_open:
+        assert kept_open.get(1000) == b"ok"
+        done.set()

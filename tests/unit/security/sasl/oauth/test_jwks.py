@@ -204,3 +204,21 @@ def test_keys_of_a_file(provider: IdentityProvider, tmp_path: Path) -> None:
 def test_without_keys_nobody_is_believed() -> None:
     with pytest.raises(ConfigError, match=f"{URL_KEY} is not set"):
         jwks_of(BrokerConfig.of({"log.dirs": "/d"}).__getitem__, {}, {})
+
+
+def test_keys_that_are_never_due_are_fetched_when_they_are_asked_for(
+    provider: IdentityProvider, started: Callable[..., RefreshingJwks]
+) -> None:
+    time = Time()
+    keys = started(provider, time, jwks_endpoint_refresh_ms=2**63 - 1)
+    new = provider.new_key()
+    time.now += 11
+    assert keys.key_for(new) is not None
+    assert provider.asked["/jwks"] == 2
+
+
+@pytest.mark.parametrize("refresh_ms", [0, -1])
+def test_keys_are_not_fetched_all_the_time(provider: IdentityProvider, refresh_ms: int) -> None:
+    get = settings_of(provider, jwks_endpoint_refresh_ms=refresh_ms)
+    with pytest.raises(ConfigError, match="is no time between two fetches"):
+        jwks_of(get, {}, provider.environment())

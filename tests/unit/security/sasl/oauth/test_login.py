@@ -28,7 +28,7 @@ from ottla.client.config import ClientConfig
 from ottla.config.errors import ConfigError
 from ottla.model.errors import KafkaError
 from ottla.security.sasl.oauth.http import ALLOWED_FILES, ALLOWED_URLS, FetchError
-from ottla.security.sasl.oauth.login import OAuthBearerLogin, RefreshSettings, oauth_login
+from ottla.security.sasl.oauth.login import RETRY_MS, OAuthBearerLogin, RefreshSettings, oauth_login
 
 KAFKA = "org.apache.kafka.common.security.oauthbearer."
 UNSECURED = f"{KAFKA}internals.unsecured.OAuthBearerUnsecuredLoginCallbackHandler"
@@ -276,10 +276,39 @@ def test_it_is_had_anew_before_it_expires_and_the_old_one_does_until_then() -> N
     failing.append(True)
     assert one.token() == "token-1"
     failing.clear()
+    clock.now_ms += RETRY_MS
     assert one.token() == "token-2"
     failing.append(True)
     clock.now_ms += 3_600_000
     with pytest.raises(KafkaError, match="the provider is away"):
+        one.token()
+
+
+@pytest.mark.parametrize(
+    "error", [FetchError("the provider is away"), ConnectionError("geheim"), KeyError(7)]
+)
+def test_while_none_can_be_had_the_one_there_is_does_and_it_is_seldom_asked_for(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, asked = Clock(), []
+
+    def retrieve() -> tuple[str, int]:
+        asked.append(clock.now_ms)
+        if len(asked) > 1:
+            raise error
+        return "token", clock.now_ms + 3_600_000
+
+    one = of(retrieve, clock)
+    assert one.token() == "token"
+    clock.now_ms += 3_300_000
+    assert {one.token() for _ in range(100)} == {"token"}
+    assert len(asked) == 2
+    clock.now_ms += RETRY_MS
+    assert {one.token() for _ in range(100)} == {"token"}
+    assert len(asked) == 3
+    assert "geheim" not in caplog.text
+    clock.now_ms += 300_000
+    with pytest.raises(KafkaError):
         one.token()
 
 
