@@ -104,11 +104,20 @@ def test_a_run_uses_what_it_is_given_and_leaves_no_secret_anywhere(tmp_path: Pat
                 return rows.where(rows.n > limit)
 
             @pipeline.stream(out=topic({target!r}, options=login))
-            def signed(rows=large, token=secret("TOKEN"), fails=param(bool, False)):
+            def signed(
+                rows=large, token=secret("TOKEN"), fails=param(bool, False), breaks=param(bool, False)
+            ):
                 if fails:
                     raise ValueError(f"cannot use {{token}}")
-                length = udf(lambda n: len(token) + n, "int")
-                return rows.select(length("n").alias("length"))
+                header = "Bearer " + token
+
+                def length(n):
+                    if breaks:
+                        print("about to use", header, flush=True)
+                        raise ValueError(f"cannot sign with {{header!r}}")
+                    return len(token) + n
+
+                return rows.select(udf(length, "int")("n").alias("length"))
 
             @pipeline.stream(out=delta({str(tmp_path / "lake")!r}, options={{"key": secret("LAKE_KEY")}}))
             def kept(rows=large):
@@ -122,18 +131,35 @@ def test_a_run_uses_what_it_is_given_and_leaves_no_secret_anywhere(tmp_path: Pat
             {"length": len(TOKEN) + 2}
         ]
         kept = json.loads((tmp_path / "state" / "p" / "run.json").read_text())
-        assert kept["params"] == {"source": source, "large.limit": 1, "signed.fails": False}
+        assert kept["params"] == {
+            "source": source,
+            "large.limit": 1,
+            "signed.fails": False,
+            "signed.breaks": False,
+        }
 
         code, failed, more = run(file, node, tmp_path, "--param", f"source={source}", "--param", "fails=true")
         assert code == 1
         assert "ottla: RuntimeError: ValueError: cannot use ***\n" in failed
 
+        # Raised in a task: Spark has it in its log and its event log, as the worker told it.
+        node.produce(source, ['{"n": 3}'])
+        words = ("--param", f"source={source}", "--param", "breaks=true", "--give-up-after", "1s")
+        code, broken, most = run(file, node, tmp_path, *words)
+        assert code == 1
+        assert "ValueError: cannot sign with 'Bearer ***'" in broken
+
     found = left_behind(tmp_path)
     assert any("/events/" in name and b"SparkListenerJobStart" in data for name, data in found.items())
     assert any(name.endswith(".spark.log") and b" INFO " in data for name, data in found.items())
     assert any("/checkpoints/signed/offsets/" in name for name in found)
+    for place in (".spark.log", "/events/"):
+        there = [data for name, data in found.items() if place in name]
+        assert any(b"cannot sign with 'Bearer ***'" in data for data in there), place
+    assert any(b"about to use Bearer ***" in data for data in found.values())
     assert "ottla.spark.pipeline.runner" in arguments
-    shown = {**found, "said": (said + failed).encode(), "arguments": (arguments + more).encode()}
+    told, called = said + failed + broken, arguments + more + most
+    shown = {**found, "said": told.encode(), "arguments": called.encode()}
     for name, data in shown.items():
         assert not [secret for secret in SECRETS if secret.encode() in data], name
 

@@ -69,7 +69,7 @@ def _of_checkpoints(pipeline: Pipeline, checkpoints: str) -> tuple[list[str], li
 
 
 def _with_plan(args: argparse.Namespace, pipeline: Pipeline, checkpoints: str) -> int:
-    from ottla.spark.pipeline.given import hiding
+    from ottla.spark.pipeline.discreet import hiding
     from ottla.spark.pipeline.planned import topic_notes, with_some_secrets
 
     require_spark(None)

@@ -142,6 +142,11 @@ def find(args: argparse.Namespace) -> Home:
         if not known:
             raise CliError(f"no pipeline has run yet with its state in {root}")
         raise unknown("pipeline", name, list(known), "ottla pipeline list")
+    if known[name].run() is None:
+        raise CliError(
+            f"{known[name].path / 'run.json'} is not what a run has written, or only a part of it; the next `ottla "
+            "pipeline run` writes it anew, and goes on from the checkpoints"
+        )
     return known[name]
 
 

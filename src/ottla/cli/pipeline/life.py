@@ -8,10 +8,12 @@ belong to can write nothing any more.
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from ottla.spark.pipeline.given import Given
     from ottla.spark.pipeline.load import Pipeline
+    from ottla.spark.pipeline.replay import Replay
     from ottla.spark.pipeline.runner import Spec
     from ottla.spark.pipeline.state import Home, Run
 
@@ -49,6 +52,8 @@ def logs(args: argparse.Namespace, home: Home) -> int:
         _print_tail(file, args.lines)
         while args.follow:
             is_over = not home.is_running()  # asked first: what it said before its end is there then
+            if os.fstat(file.fileno()).st_size < file.tell():
+                file.seek(0)  # somebody has cut it, to go on from the beginning
             _print_rest(file)
             if is_over:
                 break
@@ -183,7 +188,7 @@ def replay(args: argparse.Namespace, home: Home, root: Path) -> int:
         raise runs.refused(error) from None
     there = runs.home_of(root, made.name)
     kept = there.spec()
-    is_begun = there.checkpoints.is_dir() and any(there.checkpoints.iterdir())  # what was reset has left it empty
+    place, is_begun = _replays_checkpoints(last, there, wanted)
     if kept is not None and kept.get("replay") != asdict(wanted) and is_begun:
         raise CliError(
             f"another replay of {home.name} has been here: `ottla pipeline reset {there.name}` sets it aside (what it "
@@ -195,12 +200,25 @@ def replay(args: argparse.Namespace, home: Home, root: Path) -> int:
         say(f"{there.name}: {stream.name} goes into {stream.out}")
     spec = replace(
         last, name=made.name, log=log, spark_log=spark_log, available_now=True, create_topics=False,
-        watched=not args.detach, checkpoint_dir=None if last.checkpoint_dir is None else last.checkpoint_dir + SUFFIX,
-        replay=wanted,
+        watched=not args.detach, checkpoint_dir=place, replay=wanted,
         params=pipeline.texts,
         secrets=pipeline.secrets,
     )  # fmt: skip
     return runs.detached(spec, there) if args.detach else runs.watched(spec, there)
+
+
+def _replays_checkpoints(last: Spec, there: Home, wanted: Replay) -> tuple[str | None, bool]:
+    """Where a replay keeps its checkpoints, and whether another may have begun there. Where that cannot be looked at
+    from here each replay has a place of its own: on another's checkpoints it would leave out what that has read."""
+    from ottla.spark.pipeline.checkpoints.checkpoint import local_path
+    from ottla.spark.pipeline.replay import SUFFIX
+
+    place = None if last.checkpoint_dir is None else last.checkpoint_dir.rstrip("/") + SUFFIX
+    local = local_path(place or str(there.checkpoints))
+    if last.remote is None and local is not None:
+        return place, local.is_dir() and any(local.iterdir())  # what was reset has left it empty
+    digest = hashlib.sha256(json.dumps(asdict(wanted), sort_keys=True).encode()).hexdigest()[:8]
+    return f"{place or there.checkpoints}-{digest}", False
 
 
 def _partitions(last: Spec, pipeline: Pipeline, names: list[str]) -> int | None:
@@ -281,15 +299,16 @@ def _reset(args: argparse.Namespace, home: Home) -> int:
     ids = [query_id for checkpoint in chosen for query_id in _query_ids(checkpoint)]
     if ids:
         _fence(args, home, ids)
-    aside = home.set_aside / datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
-    aside.mkdir(parents=True)
-    for checkpoint in chosen:
-        try:
-            checkpoint.rename(aside / checkpoint.name)
-        except OSError as error:
-            raise CliError(
-                f"{checkpoint} could not be moved to {aside}: {error.strerror}; move it by hand, nothing is lost"
-            ) from None
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
+    # Checkpoints that are on another disk are set aside there: a directory is moved as a whole, or not at all.
+    aside = _moved(chosen, home.set_aside / stamp) or _moved(
+        chosen, root.with_name(f"{root.name}.set-aside") / stamp
+    )
+    if aside is None:
+        raise CliError(
+            f"{root} is a disk of its own: move {', '.join(one.name for one in chosen)} in it elsewhere by hand, "
+            "nothing is lost"
+        )
     streams = [one.name for one in chosen]
     say(f"{home.name}: {', '.join(streams)} set aside in {aside}")
     say(
@@ -299,10 +318,32 @@ def _reset(args: argparse.Namespace, home: Home) -> int:
     return 0
 
 
-def _chosen(root: Path, home: Home, stream: str | None) -> list[Path]:
-    from ottla.spark.pipeline.frames import DEAD_LETTER_SUFFIX
+def _moved(checkpoints: list[Path], to: Path) -> Path | None:
+    """Where they are now; None, with nothing moved, where that is another disk."""
+    for checkpoint in checkpoints:
+        try:
+            to.mkdir(parents=True, exist_ok=True)
+            checkpoint.rename(to / checkpoint.name)
+        except OSError as error:
+            if error.errno == errno.EXDEV:
+                with suppress(OSError):
+                    to.rmdir()
+                return None
+            raise CliError(
+                f"{checkpoint} could not be moved to {to}: {error.strerror}; move it by hand, nothing is lost"
+            ) from None
+    return to
 
-    there = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+
+def _chosen(root: Path, home: Home, stream: str | None) -> list[Path]:
+    from ottla.spark.pipeline.checkpoints.checkpoint import checkpoints_of
+    from ottla.spark.pipeline.frames import DEAD_LETTER_SUFFIX
+    from ottla.spark.progress import CheckpointError
+
+    try:
+        there = checkpoints_of(home.name, root)
+    except (CheckpointError, OSError) as error:
+        raise CliError(f"{root} cannot be read: {error}") from None
     if not there:
         raise CliError(f"{home.name} has no checkpoints in {root}: there is nothing to reset")
     if stream is None:

@@ -37,7 +37,8 @@ from ottla.spark.pipeline.declare import (
     listed,
     parse_start,
 )
-from ottla.spark.pipeline.given import discreetly, revealed
+from ottla.spark.pipeline.discreet import discreetly
+from ottla.spark.pipeline.given import revealed
 from ottla.spark.pipeline.lake.spec import parse_part, parse_sort
 from ottla.spark.pipeline.quality import changes, expectations
 from ottla.spark.pipeline.quality.expectations import Expect

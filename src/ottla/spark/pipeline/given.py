@@ -6,7 +6,7 @@ environment names, then in the directory of secrets, and then asked of the comma
 
 Rules: a source that belongs to the run (--param, --param-file) may hold nothing that the file does not declare; the
 environment is shared with others. Secrets are asked for once, by the process that starts the run, and handed on by
-standard input; they are in no repr and in no message, and `hiding` takes them out of what others say.
+standard input; they are in no repr and in no message, and `discreet` takes them out of what others say.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from ottla.spark.pipeline.declare import (
     Declared,
@@ -48,9 +47,6 @@ FILE_SUFFIX: Final = "_FILE"
 MAX_FILE_BYTES: Final = 1_000_000
 MAX_SECRET_BYTES: Final = 65_536
 COMMAND_TIMEOUT_S: Final = 60.0
-HIDDEN: Final = "***"
-# Shorter ones are words that are everywhere; a line of a longer text (a key in PEM) is one by itself.
-MIN_HIDDEN: Final = 4
 
 
 def variable(prefix: str, name: str) -> str:
@@ -434,64 +430,3 @@ def revealed(options: Mapping[str, str], secrets: Mapping[str, str]) -> dict[str
 def without_secret_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """An environment for processes that get their secrets otherwise."""
     return {key: value for key, value in environ.items() if not key.startswith(SECRET_VARIABLE)}
-
-
-def hiding(values: Iterable[str]) -> Callable[[str], str]:
-    """A function that takes secrets out of a text."""
-    parts = {part for value in values for part in (value, *value.splitlines()) if len(part) >= MIN_HIDDEN}
-    if not parts:
-        return _itself
-    longest_first = sorted(parts, key=lambda part: (-len(part), part))
-    pattern = re.compile("|".join(map(re.escape, longest_first)))
-    return lambda text: pattern.sub(HIDDEN, text)
-
-
-@contextmanager
-def discreetly(secrets: Mapping[str, str]) -> Iterator[None]:
-    """What is raised here names no secret: an exception that does becomes one that says the same without it."""
-    try:
-        yield
-    except Exception as error:
-        said = "\n".join([str(error), *map(str, _chain(error))])
-        hide = hiding(secrets.values())
-        if hide(said) == said:
-            raise
-        hidden = RuntimeError(f"{type(error).__name__}: {hide(str(error))}")
-    else:
-        return
-    raise hidden from None
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = {id(error)}
-    following = error.__cause__ or error.__context__
-    while following is not None and id(following) not in seen:
-        seen.add(id(following))
-        yield following
-        following = following.__cause__ or following.__context__
-
-
-class DiscreetWriter:
-    """A function for each micro-batch, whose exceptions (Spark writes them to its log) name no secret."""
-
-    def __init__(self, write: Callable[[Any, int], None], secrets: Mapping[str, str]) -> None:
-        self._write = write
-        self._secrets = secrets
-
-    def __call__(self, batch: Any, batch_id: int) -> None:
-        with discreetly(self._secrets):
-            self._write(batch, batch_id)
-
-
-class DiscreetStream:
-    """Standard output or error, without secrets."""
-
-    def __init__(self, stream: TextIO, hide: Callable[[str], str]) -> None:
-        self._stream = stream
-        self._hide = hide
-
-    def write(self, text: str) -> int:
-        return self._stream.write(self._hide(text))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)

@@ -37,8 +37,9 @@ from ottla.spark.pipeline.declare import (
     Topic,
     listed,
 )
+from ottla.spark.pipeline.discreet import discreetly
 from ottla.spark.pipeline.frames import REFUSED, Context, encode, read, value_columns, with_secrets
-from ottla.spark.pipeline.given import Secrets, declared_secrets, discreetly, find_secrets
+from ottla.spark.pipeline.given import Secrets, declared_secrets, find_secrets
 from ottla.spark.pipeline.running import first_line, look
 from ottla.spark.pipeline.topics import admin
 from ottla.spark.progress import CheckpointError

@@ -9,6 +9,8 @@ they are now.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -53,9 +55,33 @@ def replayed(pipeline: P, wanted: Replay) -> P:
     if wanted.into is not None and len(streams) > 1:
         what = f"--into is the output of one stream, and there are {listed(names)}: say --stream too"
         raise PipelineError(Problem(pipeline.path.name, what))
-    changed: Any = replace(pipeline, streams=tuple(_redirected(one, wanted) for one in streams))
+    redirected = tuple(_redirected(one, wanted) for one in streams)
+    _refuse_own_outputs(pipeline, redirected)
+    changed: Any = replace(pipeline, streams=redirected)
     made: P = changed
     return made
+
+
+def _refuse_own_outputs(pipeline: DeclaredPipeline, redirected: Sequence[Stream]) -> None:
+    """What the pipeline has written would be there twice."""
+    own = {_place(end): end for stream in pipeline.streams for end in (stream.out, stream.dead_letter)}
+    for stream in redirected:
+        for end in (stream.out, stream.dead_letter):
+            if end is not None and _place(end) in own:
+                what = (
+                    f"the replay of {stream.name!r} would write into {end}, which the pipeline itself writes: rows "
+                    "would be there twice; --into names another output"
+                )
+                raise PipelineError(Problem(pipeline.path.name, what))
+
+
+def _place(end: Any) -> tuple[str, str]:
+    """What tells one output from another, however it is spelt."""
+    if isinstance(end, Parquet | Delta):
+        return "path", end.path.rstrip("/") if "://" in end.path else os.path.abspath(end.path)
+    if isinstance(end, Iceberg):
+        return end.catalog.get("uri") or end.catalog.get("warehouse", ""), end.table
+    return "topic", getattr(end, "name", "")
 
 
 def _redirected(stream: Stream, wanted: Replay) -> Stream:

@@ -48,15 +48,9 @@ from ottla.spark.pipeline.checkpoints import savepoint
 from ottla.spark.pipeline.checkpoints.checkpoint import claim, refuse_others
 from ottla.spark.pipeline.contents import relative_paths, request_for
 from ottla.spark.pipeline.declare import Parquet, PipelineError
+from ottla.spark.pipeline.discreet import DiscreetStream, hiding
 from ottla.spark.pipeline.full_disk import GOES_ON, MAKE_ROOM, Place, full_disk, places
-from ottla.spark.pipeline.given import (
-    DiscreetStream,
-    Given,
-    Secrets,
-    Source,
-    hiding,
-    shown,
-)
+from ottla.spark.pipeline.given import Given, Secrets, Source, shown
 from ottla.spark.pipeline.lineage import OpenLineage
 from ottla.spark.pipeline.load import Pipeline, load
 from ottla.spark.pipeline.metrics import PATH as METRICS_PATH

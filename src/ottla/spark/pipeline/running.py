@@ -35,6 +35,7 @@ from ottla.spark.pipeline.declare import (
     parameters,
     parse_trigger,
 )
+from ottla.spark.pipeline.discreet import DiscreetWriter, discreetly, guard, hiding
 from ottla.spark.pipeline.frames import (
     DEAD_LETTER_SUFFIX,
     METRICS_IN,
@@ -48,7 +49,7 @@ from ottla.spark.pipeline.frames import (
     read,
     with_secrets,
 )
-from ottla.spark.pipeline.given import DiscreetWriter, discreetly, hiding, revealed
+from ottla.spark.pipeline.given import revealed
 from ottla.spark.pipeline.parameters import Param, Secret
 from ottla.spark.pipeline.quality.changes import Changes
 from ottla.spark.pipeline.quality.expectations import observed as observed_expectations
@@ -213,6 +214,7 @@ def _call(context: Context, declared: Declared, tolerant: bool, views: dict[View
         else:
             where = context.pipeline.where(declared, name)
             given[name] = read(context, default, tolerant=tolerant, where=where)
+    guard(context.pipeline.secrets.values())  # a UDF that holds one says so to its worker
     with discreetly(context.pipeline.secrets):
         made: Any = declared.function(**given)
     if not hasattr(made, "writeStream"):

@@ -18,9 +18,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ STARTING, RUNNING, STOPPING = "starting", "running", "stopping"
 STOPPED, FINISHED, FAILED, DIED = "stopped", "finished", "failed", "died"
 ALIVE = (STARTING, RUNNING, STOPPING)
 MAX_STATE_BYTES = 16_000_000
+LOOKS_S = 0.3
 
 
 class AlreadyRunning(Exception):
@@ -91,10 +93,8 @@ class Home:
         """Be the process that runs this pipeline; AlreadyRunning if another one is."""
         self.path.mkdir(parents=True, exist_ok=True)
         with open(self.path / "pid", "a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise AlreadyRunning(f"{self.name} runs already, as process {self.pid()}") from None
+            if not _lock(file.fileno()):
+                raise AlreadyRunning(f"{self.name} runs already, as process {self.pid()}")
             _overwrite(file.fileno(), str(os.getpid()))
             yield
             _overwrite(file.fileno(), "")
@@ -102,8 +102,8 @@ class Home:
     def is_running(self) -> bool:
         """Whether a process holds the lock."""
         try:
-            with open(self.path / "pid", "r+") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with open(self.path / "pid") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except FileNotFoundError:
             return False
         except BlockingIOError:
@@ -123,18 +123,12 @@ class Home:
 
     def run(self) -> Run | None:
         """The last run, as it is now: one that says it is alive and is not has died."""
-        found = self._read("run.json")
-        if found is None:
-            return None
-        known = {entry.name for entry in fields(Run)}
-        run = Run(**{key: value for key, value in found.items() if key in known})
-        if run.state in ALIVE and not self.is_running():
-            # It may have ended between the two looks.
-            again = self._read("run.json") or found
-            if again["state"] in ALIVE:
-                return Run(**{**asdict(run), "state": DIED})
-            return Run(**{key: value for key, value in again.items() if key in known})
-        return run
+        run = _run_of(self._read("run.json"))
+        if run is None or run.state not in ALIVE or self.is_running():
+            return run
+        # It may have ended between the two looks.
+        again = _run_of(self._read("run.json")) or run
+        return replace(again, state=DIED) if again.state in ALIVE else again
 
     def write_spec(self, spec: Mapping[str, Any]) -> None:
         self._write("spec.json", spec)
@@ -167,11 +161,33 @@ class Home:
         return found if isinstance(found, dict) else None
 
 
+def _run_of(found: Mapping[str, Any] | None) -> Run | None:
+    """None of a file that is not ours, or was cut off; members that a later version knows are let be."""
+    known = {entry.name for entry in fields(Run)}
+    try:
+        return None if found is None else Run(**{key: found[key] for key in found if key in known})
+    except TypeError:
+        return None
+
+
 def homes(root: Path) -> list[Home]:
     """Every pipeline that has run here."""
     if not root.is_dir():
         return []
     return [Home(root, entry.name) for entry in sorted(root.iterdir()) if (entry / "run.json").is_file()]
+
+
+def _lock(fd: int) -> bool:
+    """Whoever only asks whether it is locked has it for a moment: that is waited out, and told from one who runs."""
+    deadline = time.monotonic() + LOOKS_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+        time.sleep(0.01)  # a lock on a file tells nobody that it is free
 
 
 def _overwrite(fd: int, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import threading
@@ -18,6 +19,7 @@ from ottla.cli.main import main
 from ottla.cli.pipeline import run as runs
 from ottla.client import Producer
 from ottla.client.errors import ProducerFenced
+from ottla.spark.pipeline.checkpoints.checkpoint import write_owner
 from ottla.spark.pipeline.replay import Replay
 from ottla.spark.pipeline.runner import Spec
 from ottla.spark.pipeline.state import FAILED, RUNNING, STOPPED, Home
@@ -89,6 +91,15 @@ def test_logs_follows_until_the_run_ends(home: Home, capsys: pytest.CaptureFixtu
         thread.join(60)
         assert not thread.is_alive()
     assert capsys.readouterr().out.endswith("line 5\nthe last word\n")
+
+
+def test_a_run_that_was_half_written_is_one_line(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a machine that loses its power leaves it."""
+    (home.path / "run.json").write_text("")
+    for command in ("status", "stop", "logs", "attach", "restart", "reset", "savepoint"):
+        assert pipeline(home, command, "clicks") == 1
+        assert "run.json is not what a run has written" in capsys.readouterr().err
+    assert pipeline(home, "list") == 0
 
 
 def test_a_log_that_is_gone_is_one_line(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,8 +309,47 @@ def test_a_replay_is_a_run_of_its_own(
 
 
 @pytest.mark.parametrize(
+    ("more", "place"),
+    [
+        ({"checkpoint_dir": "{there}/mine/"}, "{there}/mine.replay"),
+        ({"checkpoint_dir": "s3a://bucket/c"}, "s3a://bucket/c.replay-"),
+        ({"remote": "sc://h:1", "master": None}, "{there}/clicks.replay/checkpoints-"),
+    ],
+)
+def test_another_replay_never_goes_on_from_the_checkpoints_of_one_before(
+    replayable: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, more: dict[str, Any], place: str
+) -> None:
+    """It would take what that has read for done."""
+    started: list[Spec] = []
+    monkeypatch.setattr(runs, "detached", lambda spec, _: started.append(spec) or 0)
+    given = {key: value and value.format(there=tmp_path) for key, value in more.items()}
+    replayable.write_spec(spec_of(replayable, file=str(tmp_path / "clicks.py"), **given).to_keep())
+    first, second = "2026-11-01T00:00", "2026-11-02T00:00"
+    words = ("replay", "clicks", "--detach", "--from")
+    assert pipeline(replayable, *words, first) == 0
+    there = Home(tmp_path, "clicks.replay")
+    there.write_spec(started[0].to_keep())
+    found = started[0].checkpoint_dir
+    assert found is not None
+    assert found.startswith(place.format(there=tmp_path))
+    if "://" not in found and started[0].remote is None:
+        (Path(found) / "copy").mkdir(parents=True)
+        assert pipeline(replayable, *words, second) == 1, "it is refused"
+    else:
+        assert pipeline(replayable, *words, second) == 0
+        assert started[1].checkpoint_dir != found
+    assert pipeline(replayable, *words, first) == 0
+    assert started[-1].checkpoint_dir == found, "the same one goes on"
+
+
+@pytest.mark.parametrize(
     ("words", "code", "said"),
     [
+        (
+            ("--from", "2h", "--into", "out"),
+            1,
+            "would write into topic 'out', which the pipeline itself writes",
+        ),
         (("--from", "2h", "--to", "3h"), 2, "--to is not after --from"),
         (("--from", "yesterday"), 2, "'yesterday' is no time"),
         (
@@ -348,6 +398,44 @@ def test_reset_sets_checkpoints_aside_and_deletes_none(
     assert aside(home) == ["copy.dead_letter/offsets/0", "copy/offsets/0", "other/offsets/0"]
     assert pipeline(home, "reset", "clicks") == 1
     assert "there is nothing to reset" in capsys.readouterr().err
+
+
+def test_reset_and_savepoint_leave_alone_what_is_not_theirs(
+    home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A directory for checkpoints that others use as well, with --checkpoint-dir."""
+    for stream in ("copy", "orders", "noted"):
+        checkpoint(home, stream)
+    write_owner(home.checkpoints / "orders", "another", "orders")
+    write_owner(home.checkpoints / "noted", "clicks", "noted")
+    table = home.checkpoints / "lake" / "_delta_log"
+    table.mkdir(parents=True)
+    assert pipeline(home, "savepoint", "clicks", "--to", str(tmp_path / "saved")) == 1
+    assert "orders" not in capsys.readouterr().err, "it is not even looked at"
+    assert pipeline(home, "reset", "clicks", "--stream", "orders") == 2
+    assert pipeline(home, "reset", "clicks") == 0
+    assert aside(home) == ["copy/offsets/0", "noted/offsets/0"]
+    assert sorted(path.name for path in home.checkpoints.iterdir()) == ["lake", "orders"]
+    assert pipeline(home, "reset", "clicks") == 1
+    assert "there is nothing to reset" in capsys.readouterr().err
+
+
+def test_checkpoints_of_another_disk_are_set_aside_there(
+    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint(home, "copy")
+    move = Path.rename
+
+    def rename(self: Path, to: Path) -> Path:
+        if home.set_aside in Path(to).parents:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        return move(self, to)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    assert pipeline(home, "reset", "clicks") == 0
+    (found,) = home.path.glob("checkpoints.set-aside/*/copy/offsets/0")
+    assert str(found.parents[2]) in capsys.readouterr().err
+    assert not list(home.set_aside.iterdir())
 
 
 def test_reset_of_an_unknown_stream_or_one_that_runs_does_nothing(

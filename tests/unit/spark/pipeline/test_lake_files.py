@@ -199,10 +199,11 @@ def test_files_are_followed_by_others_at_their_size(
 @TARGETS
 def test_a_task_that_fails_takes_its_files_away(target: Any, tmp_path: Path) -> None:
     table = target(tmp_path, partition_by="n")
-    job = table.job(table.prepare(numbers().schema))
+    given = numbers(1, 2, 3).append_column("m", numbers(1, 2, 3).column("n"))
+    job = table.job(table.prepare(given.schema))
 
     def rows() -> Iterable[pa.RecordBatch]:
-        yield from numbers(1, 2, 3).to_batches()
+        yield from given.to_batches()
         raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space left"):
@@ -395,6 +396,128 @@ def test_a_table_that_changes_between_files_and_commit(target: Any, tmp_path: Pa
     except RuntimeError as error:
         assert "is tried again" in str(error)  # noqa: PT017 - either is right, nothing else
         assert parquet_files(tmp_path) == set()
+
+
+@TARGETS
+@pytest.mark.parametrize("batches", [0, 2])
+def test_a_table_that_is_deleted_and_made_anew_between_files_and_commit(
+    target: Any, tmp_path: Path, batches: int
+) -> None:
+    """By chance it has as many versions as the one before, or more: nothing is said of files that it has not."""
+    table = target(tmp_path)
+    for batch in range(batches):
+        write(table, numbers(batch), batch)
+    made = table.prepare(numbers().schema)
+    job = table.job(made, batches)
+    written = write_rows(job, "0-0", numbers(9).to_batches())
+    drop_and_change(table, tmp_path, numbers().schema)
+    other = table.job(table.open(), query="other")
+    for number in range(5):
+        files = write_rows(other, f"0-{number}", numbers(number).to_batches())
+        commit_as(table, numbers(number), files, other, f"other{number}")
+    with pytest.raises((RuntimeError, ValueError)):
+        table.commit(made, numbers(9), written, job, batches, "append")
+    assert [row["n"] for row in table.rows()] == [0, 1, 2, 3, 4]
+
+
+def test_a_merge_does_not_go_on_in_a_table_that_was_deleted_meanwhile(tmp_path: Path) -> None:
+    """What was merged before is not in a new one."""
+    import shutil
+
+    table = DeltaTarget(tmp_path, key="n")
+    write(table, numbers(0))
+    merging = lake_delta._DeltaMerge(table.sink, numbers().schema, "ottla-q", 1, {}, "q")
+    assert merging.reopen() is not None
+    shutil.rmtree(table.sink.path)
+    with pytest.raises(TableMismatchError, match="does not know this query"):
+        merging.reopen()
+    assert not Path(table.sink.path).exists()
+
+
+def test_a_condition_that_came_between_files_and_commit_is_heeded(tmp_path: Path) -> None:
+    table = DeltaTarget(tmp_path)
+    made = table.prepare(numbers().schema)
+    job = table.job(made)
+    written = write_rows(job, "0-0", numbers(-1).to_batches())
+    table.open().alter.add_constraint({"positive": "n > 0"})
+    with pytest.raises(RuntimeError, match="is tried again"):
+        table.commit(made, numbers(-1), written, job, 0, "append")
+    assert table.rows() == []
+    assert parquet_files(tmp_path) == set()
+
+
+FAR = 1_700_000_000_000 * 1_000_000  # milliseconds taken for seconds: the year 55840
+
+
+@TARGETS
+def test_times_that_python_has_not_are_stored_like_others(target: Any, tmp_path: Path) -> None:
+    rows = pa.table(
+        {
+            "n": pa.array([1, 2], INT),
+            "t": pa.array([FAR, -FAR], pa.int64()).cast(pa.timestamp("us", "UTC")),
+            "d": pa.array([7_000_000, 0], INT).cast(pa.date32()),
+        }
+    )
+    table = target(tmp_path)
+    write(table, rows)
+    read = lake_delta.read_table if target is DeltaTarget else lake_iceberg.read_table
+    found = read(table.sink).sort_by("n")
+    assert found.column("t").cast(pa.int64()).to_pylist() == [FAR, -FAR]
+    assert found.column("d").cast(INT).to_pylist() == [7_000_000, 0]
+    if target is DeltaTarget:
+        (file,) = lake_delta.active_files(table.open())
+        assert (file["least"], file["nulls"]) == ({"n": 1}, {"n": 0, "t": 0, "d": 0})
+
+
+@TARGETS
+def test_a_partition_of_such_a_time_is_one_line(target: Any, tmp_path: Path) -> None:
+    table = target(tmp_path, partition_by="t")
+    rows = pa.table({"t": pa.array([FAR], pa.int64()).cast(pa.timestamp("us", "UTC")), "n": [1]})
+    with pytest.raises(
+        TableMismatchError, match="a value in t that the table cannot be partitioned by"
+    ) as caught:
+        write(table, rows)
+    assert "\n" not in str(caught.value)
+
+
+@TARGETS
+def test_years_of_few_digits_are_written_with_all(target: Any, tmp_path: Path) -> None:
+    zero = datetime(1, 1, 1, tzinfo=UTC)  # what some languages have for no time at all
+    rows = pa.table(
+        {"t": pa.array([zero], pa.timestamp("us", "UTC")), "u": pa.array([zero], pa.timestamp("us", "UTC"))}
+    )
+    table = target(tmp_path, partition_by="t")
+    write(table, rows)
+    assert table.rows() == [{"t": zero, "u": zero}]
+    if target is DeltaTarget:
+        (file,) = lake_delta.active_files(table.open())
+        assert (file["partition"]["t"], file["least"]["u"]) == ("0001-01-01T00:00:00.000000Z", zero)
+
+
+@TARGETS
+def test_a_partition_of_a_long_text_has_a_path_all_the_same(target: Any, tmp_path: Path) -> None:
+    texts = ["ü" * 400, "ü" * 399 + "x", "/" * 300]
+    table = target(tmp_path, partition_by="s")
+    write(table, pa.table({"s": texts, "n": pa.array([1, 2, 3], INT)}))
+    assert {row["s"] for row in table.rows()} == set(texts)
+    assert len({file.parent for file in tmp_path.rglob("ottla-*.parquet")}) == 3
+
+
+@TARGETS
+def test_a_table_of_nothing_but_partitions_loses_no_row(target: Any, tmp_path: Path) -> None:
+    table = target(tmp_path, partition_by=["n"])
+    if target is IcebergTarget:
+        write(table, numbers(1, 1, 2))
+        assert [row["n"] for row in table.rows()] == [1, 1, 2]
+        return
+    with pytest.raises(TableMismatchError, match="would be partitioned by all of its columns"):
+        write(table, numbers(1, 1, 2))
+    from deltalake import DeltaTable
+
+    made: Any = DeltaTable
+    made.create(table.sink.path, numbers().schema, partition_by=["n"])
+    with pytest.raises(TableMismatchError, match="would be partitioned by all of its columns"):
+        write(table, numbers(1, 1, 2))
 
 
 @TARGETS

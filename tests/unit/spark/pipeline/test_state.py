@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -71,7 +73,30 @@ def test_one_process_at_a_time_and_a_dead_one_is_known_by_its_lock(tmp_path: Pat
     assert home.pid() is None
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null"])
+def test_who_only_asks_whether_it_runs_keeps_nobody_from_running(tmp_path: Path) -> None:
+    home = Home(tmp_path, "p")
+    with home.locked():
+        pass
+    looking, held = threading.Event(), threading.Event()
+
+    def look() -> None:
+        with open(tmp_path / "p" / "pid") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)  # as is_running has it, for longer
+            held.set()
+            looking.wait(0.1)
+
+    other = threading.Thread(target=look)
+    other.start()
+    held.wait()
+    try:
+        assert not home.is_running(), "one who looks is none who runs"
+        with home.locked():
+            assert home.is_running()
+    finally:
+        other.join()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"name": "p", "state": "running"}'])
 def test_a_file_that_is_not_ours_is_as_good_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "run.json").write_text(text)

@@ -520,6 +520,16 @@ def _other_life(sink: Any, path: Path) -> Iterator[str]:
         )
 
 
+def checkpoints_of(pipeline: str, root: Path) -> list[Path]:
+    """The checkpoints of a pipeline in a directory, which may hold those of others and quite other things, too."""
+    found = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    return [path for path in found if _is_checkpoint(path) and (owner_of(path) or (pipeline,))[0] == pipeline]
+
+
+def _is_checkpoint(path: Path) -> bool:
+    return (path / "offsets").is_dir() or (path / "metadata").is_file() or (path / OWNER).is_file()
+
+
 def owner_of(path: Path) -> tuple[str, str] | None:
     """The pipeline and the query that a checkpoint belongs to; None for one that was made before this was noted."""
     file = path / OWNER

@@ -67,10 +67,10 @@ class Savepoint:
 
 def save(pipeline: str, checkpoints: Path, to: Path, now_ms: int) -> Savepoint:
     """Copy all checkpoints of a pipeline that does not run; SavepointError if that cannot be."""
-    there = sorted(path for path in checkpoints.iterdir() if path.is_dir()) if checkpoints.is_dir() else []
     if to.exists() or to.is_symlink():
         raise SavepointError(f"{to} is there already: a savepoint is never written over")
     try:
+        there = checkpoint.checkpoints_of(pipeline, checkpoints)
         queries = [_query(path) for path in there]
     except (CheckpointError, OSError) as error:
         raise SavepointError(f"{checkpoints} cannot be read: {error}") from None

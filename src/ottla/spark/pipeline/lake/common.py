@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ottla.spark.driver import query_id_of
-from ottla.spark.pipeline.given import hiding
+from ottla.spark.pipeline.discreet import hiding
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from ottla.spark.pipeline.given import discreetly
+from ottla.spark.pipeline.discreet import discreetly
 from ottla.spark.pipeline.lake.files import (
     PARTITION_COLUMN,
     WRITTEN,
@@ -20,6 +20,7 @@ from ottla.spark.pipeline.lake.files import (
     Job,
     Written,
     described,
+    partition_values,
     remove,
     task_suffix,
     write_task,
@@ -140,8 +141,7 @@ def rewrite_bins(job: Job, suffix: str, infos: Iterator[tuple[int, str]]) -> lis
             for batch in job.store.read(info):
                 if batch.num_rows:
                     rows = pa.Table.from_batches([batch])
-                    first = {name: rows.column(name)[0].as_py() for name in job.store.sources()}
-                    writers[-1].write(job.store.values(first), job.store.fit(rows))
+                    writers[-1].write(partition_values(job.store, rows), job.store.fit(rows))
         if writers:
             written += writers[-1].close()
         return written

@@ -313,6 +313,7 @@ def _prepared(sink: Delta, table: DeltaTable | None, wanted: pa.Schema) -> Delta
     options = dict(sink.options) or None
     if table is None:
         refuse_nothing_typed(str(sink), wanted)
+        _refuse_all_partitions(sink, wanted.names, sink.partition_by)
         put: Any = DeltaTable.create
         put(
             sink.path,
@@ -351,6 +352,16 @@ def _check_partitions(sink: Delta, table: DeltaTable) -> None:
             f"the {sink} is partitioned by {', '.join(there) or 'nothing'} and partition_by says "
             f"{', '.join(sink.partition_by)}: say what it is, or write into a new table"
         )
+    _refuse_all_partitions(sink, [one.name for one in table.schema().fields], there)
+
+
+def _refuse_all_partitions(sink: Delta, columns: Sequence[str], parts: Sequence[str]) -> None:
+    """Partition columns are not in the files: without others there is nothing that holds a row."""
+    if not set(columns) - set(parts):
+        raise TableMismatchError(
+            f"the {sink} would be partitioned by all of its columns, and its files hold nothing: leave one of "
+            f"{', '.join(columns)} out of partition_by, or add a column"
+        )
 
 
 def _is_conflict(error: BaseException) -> bool:
@@ -360,8 +371,9 @@ def _is_conflict(error: BaseException) -> bool:
     return isinstance(error, CommitFailedError)
 
 
-def _transact(table: DeltaTable, actions: list[Any], properties: Any) -> None:
+def _transact(sink: Delta, table: DeltaTable, actions: list[Any], properties: Any) -> None:
     """One commit of these files, to a table whose columns and partitions stay as they are."""
+    _refuse_another(sink, table)
     table.create_write_transaction(
         actions,
         "append",
@@ -369,6 +381,17 @@ def _transact(table: DeltaTable, actions: list[Any], properties: Any) -> None:
         list(table.metadata().partition_columns),
         commit_properties=properties,
     )
+
+
+def _refuse_another(sink: Delta, table: DeltaTable) -> None:
+    """A table that was deleted and made anew has other versions by the same numbers, and none of the files."""
+    from deltalake import DeltaTable
+
+    options = dict(sink.options) or None
+    is_there = DeltaTable.is_deltatable(sink.path, storage_options=options)
+    now = DeltaTable(sink.path, storage_options=options) if is_there else None
+    if now is None or now.metadata().id != table.metadata().id:
+        raise RuntimeError(f"somebody deleted the {sink} while a batch was written: it is tried again")
 
 
 def add_actions(written: Sequence[Written], *, data_change: bool = True) -> list[Any]:
@@ -448,7 +471,7 @@ def _commit(
         if attempt:
             try:
                 written_by_another = is_written(str(sink), mark, batch_id, adopt=sink.adopt)
-                _still_fits(sink, table, wanted, job)
+                _still_fits(sink, table, wanted, job, merging=mode == "complete")
             except Exception:
                 discard(job.store, written, lambda: _named(sink))
                 raise
@@ -466,7 +489,7 @@ def _commit(
             app_transactions=[Transaction(app, batch_id)], max_commit_retries=0 if replaces else None
         )
         try:
-            _transact(table, actions, properties)
+            _transact(sink, table, actions, properties)
             return table
         except Exception as error:
             if not _is_conflict(error):
@@ -478,12 +501,13 @@ def _commit(
     raise AssertionError("unreachable")
 
 
-def _still_fits(sink: Delta, table: DeltaTable, wanted: pa.Schema, job: Job) -> None:
+def _still_fits(sink: Delta, table: DeltaTable, wanted: pa.Schema, job: Job, *, merging: bool) -> None:
     """Files that were written for the table as it was have to be right for it as it is."""
     from ottla.spark.pipeline.lake.fit import fitted
 
     fit = fitted(str(sink), schema_of(table), wanted, additive=bool(sink.evolve))
-    if fit.changes or tuple(table.metadata().partition_columns) != tuple(job.store.sources()):
+    parts = tuple(table.metadata().partition_columns)
+    if fit.changes or parts != tuple(job.store.sources()) or _obstacles(table, merging=merging):
         raise RuntimeError(f"somebody changed the {sink} while a batch was written: it is tried again")
 
 
@@ -504,7 +528,7 @@ class _DeltaMerge:
         """The table as it is now, None if the batch is in it."""
         table = _open(self._sink)
         mark = None if table is None else table.transaction_version(self._app)
-        if is_written(str(self._sink), mark, self._batch_id, adopt=self._sink.adopt or table is None):
+        if is_written(str(self._sink), mark, self._batch_id, adopt=self._sink.adopt):
             return None
         return _prepared(self._sink, table, self._wanted)
 
@@ -558,7 +582,7 @@ class _DeltaMerge:
             app_transactions=[Transaction(self._app, self._batch_id)], max_commit_retries=0
         )
         try:
-            _transact(table, actions, properties)
+            _transact(self._sink, table, actions, properties)
         except Exception as error:
             if _is_conflict(error):
                 return False
@@ -598,6 +622,7 @@ def compact(
     )
     try:
         _transact(
+            sink,
             table,
             [*add_actions(written, data_change=False), *remove_actions(gone, data_change=False)],
             properties,
@@ -624,7 +649,7 @@ def write(sink: Delta, mode: str, table: DeltaTable | None, rows: pa.Table, app:
 
     if not rows.num_rows and mode != "complete" and table is not None:
         if table.transaction_version(app) is None:
-            _mark(table, app, batch_id)
+            _mark(sink, table, app, batch_id)
         return
     commit = CommitProperties(app_transactions=[Transaction(app, batch_id)])
     if not sink.key or mode == "complete":
@@ -635,11 +660,11 @@ def write(sink: Delta, mode: str, table: DeltaTable | None, rows: pa.Table, app:
     _merge(sink, table, rows, commit)
 
 
-def _mark(table: DeltaTable, app: str, batch_id: int) -> None:
+def _mark(sink: Delta, table: DeltaTable, app: str, batch_id: int) -> None:
     """The first batch of a query is told to the table even if it has no rows: a table without a mark has seen none."""
     from deltalake import CommitProperties, Transaction
 
-    _transact(table, [], CommitProperties(app_transactions=[Transaction(app, batch_id)]))
+    _transact(sink, table, [], CommitProperties(app_transactions=[Transaction(app, batch_id)]))
 
 
 def _put(sink: Delta, mode: str, table: DeltaTable | None, rows: pa.Table, commit: Any) -> None:

@@ -3,7 +3,8 @@
 Partition values are text by Delta's protocol, null is null; the path is Hive's (`country=CZ/...`), for people and for
 tools that read Parquet alone: Delta itself goes by the values. Statistics are the number of rows and, of the first
 columns, the least and the largest value and how many are null. A bound that would not be one is left out: of floats
-where one is no number, of decimals that JSON's numbers would round, of text that has no next larger one. Pure.
+where one is no number, of decimals that JSON's numbers would round, of text that has no next larger one, of times that
+Python does not have. Pure.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def delta_text(value: Any) -> str | None:
         return "true" if value else "false"
     if isinstance(value, datetime):
         if value.tzinfo is not None:
-            return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        return value.strftime("%Y-%m-%d %H:%M:%S.%f")
+            return _instant(value)
+        return value.isoformat(" ", "microseconds")
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, bytes):
@@ -107,7 +108,10 @@ def delta_statistics(
         ]  # fmt: skip
         if not bounded or unbounded or path[0] in with_nan:
             continue
-        low, high = min(one.min for one in bounded), max(one.max for one in bounded)
+        try:
+            low, high = min(one.min for one in bounded), max(one.max for one in bounded)
+        except (OverflowError, ValueError):  # times beyond the year 9999 or before 1, which Python has not
+            continue
         bounds = _bounds(kind, low, high)
         if bounds is not None:
             _put(least, path, bounds[0])
@@ -172,10 +176,13 @@ def _bounds(kind: Any, low: Any, high: Any) -> tuple[Any, Any] | None:
 
 def _moment(value: Any) -> str:
     if isinstance(value, datetime):
-        if value.tzinfo is None:
-            return value.isoformat(timespec="microseconds")
-        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return value.isoformat(timespec="microseconds") if value.tzinfo is None else _instant(value)
     return str(value.isoformat())
+
+
+def _instant(value: datetime) -> str:
+    """Not by strftime, whose years before 1000 have fewer digits than readers want."""
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def _above(text: str) -> str:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from ottla.spark.pipeline.given import discreetly
+from ottla.spark.pipeline.discreet import discreetly
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -233,12 +233,25 @@ def write_rows(job: Job, suffix: str, batches: Iterable[pa.RecordBatch]) -> list
             rows = as_stored(pa.Table.from_batches([batch]))
             for start, length in runs(rows, run_columns(job.store, rows.column_names)):
                 run = rows.slice(start, length)
-                values = job.store.values({name: run.column(name)[0].as_py() for name in job.store.sources()})
-                writer.write(values, job.store.fit(run))
+                writer.write(partition_values(job.store, run), job.store.fit(run))
         return writer.close()
     except BaseException:
         writer.abort()
         raise
+
+
+def partition_values(store: Store, run: pa.Table) -> tuple[Any, ...]:
+    """Of rows of one partition; TableMismatchError where a value cannot be one of a partition."""
+    from ottla.spark.pipeline.lake.common import TableMismatchError
+
+    try:
+        return store.values({name: run.column(name)[0].as_py() for name in store.sources()})
+    except (OverflowError, ValueError) as error:
+        raise TableMismatchError(
+            f"a row of the result has a value in {', '.join(store.sources())} that the table cannot be partitioned by "
+            f"({error}): times are from the year 1 to 9999. Nothing of this batch is written; `where` or an "
+            "expectation leaves such rows out"
+        ) from None
 
 
 def run_columns(store: Store, names: Sequence[str]) -> list[str]:

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import json
 import logging
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from decimal import Decimal
 from functools import lru_cache
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table import FileScanTask, Table, Transaction
+    from pyiceberg.table.metadata import TableMetadata
     from pyspark.sql import DataFrame
 
 log = logging.getLogger(__name__)
@@ -62,6 +64,8 @@ TARGET_PROPERTY: Final = "write.target-file-size-bytes"
 MANIFEST_MERGE: Final = "commit.manifest-merge.enabled"
 ATTEMPTS: Final = 8
 EPOCH: Final = date(1970, 1, 1)
+# A name in a directory has 255 bytes on most file systems.
+MAX_PATH_PART: Final = 200
 
 
 def open_catalog(sink: Iceberg) -> Catalog:
@@ -107,7 +111,16 @@ class _Place:
     def to_path(self) -> str:
         from pyiceberg.typedef import Record
 
-        return self._spec.partition_to_path(Record(*self._values), self._schema)
+        path = self._spec.partition_to_path(Record(*self._values), self._schema)
+        return "/".join(map(_shortened, path.split("/")))
+
+
+def _shortened(part: str) -> str:
+    """A name that a file system takes, whatever a column holds: tables go by the values, not by the path."""
+    if len(part) <= MAX_PATH_PART:
+        return part
+    digest = hashlib.sha256(part.encode()).hexdigest()[:16]
+    return f"{part[: MAX_PATH_PART // 2].rpartition('%')[0] or part[: MAX_PATH_PART // 2]}~{digest}"
 
 
 @dataclass(frozen=True)
@@ -198,11 +211,13 @@ class IcebergStore:
         )
 
         schema = self._table.schema()
-        found = data_file_statistics_from_parquet_metadata(
-            parquet_metadata=metadata,
-            stats_columns=compute_statistics_plan(schema, self._table.properties),
-            parquet_column_mapping=parquet_path_to_id_mapping(schema),
-        ).to_serialized_dict()
+        columns = compute_statistics_plan(schema, self._table.properties)
+        names = parquet_path_to_id_mapping(schema)
+        try:
+            made = data_file_statistics_from_parquet_metadata(metadata, columns, names)
+        except (OverflowError, ValueError):  # times beyond the year 9999 or before 1, which Python has not
+            made = data_file_statistics_from_parquet_metadata(metadata, _counting_times(columns), names)
+        found = made.to_serialized_dict()
         # Parquet's bounds leave out what is no number: readers that ask for such rows must not skip the file.
         for name in with_nan:
             for bounds in (found["lower_bounds"], found["upper_bounds"]):
@@ -230,6 +245,18 @@ class IcebergStore:
         scan = ArrowScan(table, self._io, schema, AlwaysTrue())
         for batch in scan.to_record_batches([FileScanTask(_data_file_to_read(info))]):
             yield from fit_rows(as_stored(pa.Table.from_batches([batch])), wanted).to_batches()
+
+
+def _counting_times(columns: Mapping[int, Any]) -> dict[int, Any]:
+    """The plan of statistics without the bounds of dates and times."""
+    from pyiceberg.io.pyarrow import MetricModeTypes, MetricsMode
+
+    return {
+        number: replace(one, mode=MetricsMode(MetricModeTypes.COUNTS))
+        if str(one.iceberg_type).startswith(("date", "timestamp"))
+        else one
+        for number, one in columns.items()
+    }
 
 
 def arrow_schema_of(schema: Schema) -> pa.Schema:
@@ -610,14 +637,14 @@ def _commit(
     """Files of an append or a replacement into the table. Files of a batch that is not to be are taken away."""
     from pyiceberg.exceptions import CommitFailedException
 
-    schema, spec = table.metadata.current_schema_id, table.metadata.default_spec_id
+    before = table.metadata
     for attempt in range(ATTEMPTS):
         mark = mark_of(table, query)
         if attempt:
             try:
                 is_there = is_written(str(sink), mark, batch_id, adopt=sink.adopt)
                 if not is_there:
-                    _still_fits(sink, table, wanted, schema, spec)
+                    _still_fits(sink, table, wanted, before)
             except Exception:
                 discard(job.store, written, lambda: _named(sink))
                 raise
@@ -676,15 +703,16 @@ def _replace(
         transaction.set_properties(properties)
 
 
-def _still_fits(sink: Iceberg, table: Table, wanted: pa.Schema, schema: int, spec: int) -> None:
+def _still_fits(sink: Iceberg, table: Table, wanted: pa.Schema, before: TableMetadata) -> None:
     """Files that were written for the table as it was have to be right for it as it is."""
     from ottla.spark.pipeline.lake.fit import fitted
 
     fit = fitted(
         str(sink), arrow_schema_of(table.schema()), wanted, additive=bool(sink.evolve), can_widen=True
     )
-    metadata = table.metadata
-    if fit.changes or metadata.default_spec_id != spec or metadata.current_schema_id != schema:
+    now = table.metadata
+    same_spec = now.default_spec_id == before.default_spec_id
+    if fit.changes or not same_spec or now.current_schema_id != before.current_schema_id:
         raise RuntimeError(f"somebody changed the {sink} while a batch was written: it is tried again")
 
 

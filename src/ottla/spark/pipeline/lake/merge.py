@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from ottla.spark.pipeline.given import discreetly
+from ottla.spark.pipeline.discreet import discreetly
 from ottla.spark.pipeline.lake.common import as_stored, chosen_rows, refuse_doubles, several
 from ottla.spark.pipeline.lake.files import Job, Written, discard, spread, write_files
 

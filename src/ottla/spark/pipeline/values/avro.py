@@ -147,6 +147,10 @@ def _spark_type(schema: Any, path: str, named: dict[str, Any], inside: tuple[str
             ]
         )
     if kind == "array":
+        if schema["items"] == "null":
+            raise DeclarationError(
+                f"schema: field {path!r} is an array of nothing, which Spark has no type for"
+            )
         return types.ArrayType(_spark_type(schema["items"], f"{path}[]", named, inside))
     if kind == "map":
         return types.MapType(types.StringType(), _spark_type(schema["values"], f"{path}{{}}", named, inside))
@@ -311,10 +315,11 @@ def _decoder(schema: str) -> Decode:
 
 def decoder(writer: Any, reader: Any = None, start: int = 0) -> Decode:
     """Records of the writer's schema as the reader's (or as they are), from a position in their bytes on."""
-    from fastavro import parse_schema, schemaless_reader
+    from fastavro import parse_schema
 
     parsed = parse_schema(writer)
     wanted = None if reader is None else parse_schema(reader)
+    schemaless_reader = _reader_of(parsed)
 
     def decode(value: bytes) -> dict[str, Any]:
         stream = BytesIO(value)
@@ -326,6 +331,64 @@ def decoder(writer: Any, reader: Any = None, start: int = 0) -> Decode:
         return row  # type: ignore[return-value]
 
     return _naming_the_end(decode)
+
+
+def _reader_of(writer: Any) -> Callable[..., Any]:
+    """fastavro's compiled reader; its plain one for a schema that contains itself: there a value is as deep as whoever
+    wrote it likes, and the compiled one ends the process where Python's ends in a RecursionError. ValueError for a
+    schema with arrays of nothing, of which a value of some bytes may have any number."""
+    import fastavro
+
+    found = _Shape()
+    found.look(writer, ())
+    if found.hollow:
+        raise ValueError(f"has an array of items without bytes ({found.hollow}), which has no end")
+    if not found.is_recursive:
+        return fastavro.schemaless_reader
+    from fastavro import _read_py
+
+    plain: Callable[..., Any] = _read_py.schemaless_reader
+    return plain
+
+
+class _Shape:
+    """What is dangerous in a schema that others have made."""
+
+    def __init__(self) -> None:
+        self.is_recursive = False
+        self.hollow = ""
+        self._least: dict[str, bool] = {}
+
+    def look(self, schema: Any, inside: tuple[str, ...]) -> bool:
+        """Whether a value of it always has bytes."""
+        if isinstance(schema, list):
+            for branch in schema:
+                self.look(branch, inside)
+            return True  # which one it is takes a byte
+        if isinstance(schema, str):
+            if schema in inside:
+                self.is_recursive = True
+            return self._least.get(schema, schema != "null")
+        kind, name = schema.get("type"), schema.get("name", "")
+        if isinstance(kind, dict | list):
+            return self.look(kind, inside)
+        if kind in ("record", "error"):
+            # While it is open: one that contains itself ends in a union or an array, which have bytes.
+            self._least[name] = True
+            parts = [self.look(field["type"], (*inside, name)) for field in schema["fields"]]
+            has_bytes = any(parts)
+        elif kind == "array":
+            if not self.look(schema["items"], inside):
+                self.hollow = inside[-1] if inside else "array"
+            return True
+        elif kind == "map":
+            self.look(schema["values"], inside)
+            return True  # keys are text
+        else:
+            has_bytes = schema.get("size", 1) > 0 if kind == "fixed" else kind != "null"
+        if name:
+            self._least[name] = has_bytes
+        return has_bytes
 
 
 def _naming_the_end(decode: Decode) -> Decode:

@@ -32,6 +32,7 @@ from ottla.spark.pipeline.quality import changes
 from ottla.spark.pipeline.values import avro, codec, protobuf, registry
 from ottla.spark.pipeline.values.ddl import parse_schema
 from ottla.spark.pipeline.values.json_schema import columns_of, schema_of
+from ottla.spark.pipeline.values.plain import Shown
 from ottla.spark.pipeline.values.registry import (
     AvroFramed,
     JsonFramed,
@@ -261,6 +262,49 @@ def test_references_are_part_of_the_schema() -> None:
     made = self_contained(order, [place])
     row = {"here": {"city": "a"}, "there": {"city": "b"}}
     assert avro.decoder(made, start=5)(written(1, made, row)) == row
+
+
+NODE = {
+    "type": "record",
+    "name": "Node",
+    "fields": [{"name": "v", "type": "int"}, {"name": "next", "type": ["null", "Node"]}],
+}
+
+
+@pytest.mark.parametrize("depth", [100, 100_000])
+def test_a_value_as_deep_as_its_writer_liked_is_a_row_or_a_dead_letter(server: Registry, depth: int) -> None:
+    """A process that ends here would end again at the same record, for ever."""
+    number = server.register("orders-value", record(ID, {"name": "list", "type": NODE}))
+    made = codec_for(server, "avro", schema=record(ID))
+    deep = frame(number) + b"\x02" + b"\x02\x02" * depth + b"\x02\x00"
+    shallow = frame(number) + b"\x04\x02\x00"
+    first, second = read(made, deep, shallow)
+    if depth == 100:
+        assert first == {"data": {"id": 1}, "error": None}
+    else:
+        assert "recursion" in first["error"]
+    assert second == {"data": {"id": 2}, "error": None}
+    if depth > 1000:
+        with pytest.raises(ValueError, match="recursion"):
+            Shown(RegistryClient(RegistrySettings.of(server.url)))(deep)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        "null",
+        {"type": "record", "name": "Z", "fields": []},
+        {"type": "record", "name": "Z", "fields": [{"name": "n", "type": "null"}]},
+        {"type": "fixed", "name": "F", "size": 0},
+    ],
+)
+def test_arrays_of_nothing_are_not_counted_to_their_end(server: Registry, items: Any) -> None:
+    """2^60 of them are nine bytes."""
+    writer = record({"name": "a", "type": {"type": "array", "items": items}}, ID)
+    number = server.register("orders-value", writer)
+    made = codec_for(server, "avro", schema=record(ID))
+    (found,) = read(made, frame(number) + b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f")
+    assert "an array of items without bytes" in found["error"]
 
 
 def test_references_that_lead_back_are_put_in_once(server: Registry) -> None:
