@@ -416,14 +416,15 @@ class BrokerServer:
         return [d.id for d in self.logs.dirs if d.id is not None and self.logs.dirs.is_cordoned(d)]
 
     def _log_config(self, image: ClusterImage, topic: str) -> LogConfig:
-        overrides = image.config(ResourceType.TOPIC, topic)
-        try:
-            return LogConfig.from_values(self.config.topic_values(overrides))
-        except ConfigError as error:
-            # Another version may know a key that this one does not: the topic is served without it.
-            log.error("a setting of topic %s is not applied: %s", topic, error)
-            known = {name: text for name, text in overrides.items() if name != error.key}
-            return LogConfig.from_values(self.config.topic_values(known))
+        overrides = dict(image.config(ResourceType.TOPIC, topic))
+        while True:
+            try:
+                return LogConfig.from_values(self.config.topic_values(overrides))
+            except ConfigError as error:
+                # Another version may know keys that this one does not: the topic is served without them.
+                log.error("a setting of topic %s is not applied: %s", topic, error)
+                if error.key is None or overrides.pop(error.key, None) is None:
+                    overrides.clear()
 
     def _is_stray(self, image: ClusterImage, found: Log) -> bool:
         """Is this a log of a partition that is not (or no longer) this broker's?"""

@@ -23,6 +23,7 @@ Owner: the ReplicaFetcherManager, on the broker's loop.
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from struct import Struct
 from typing import Final, NamedTuple
@@ -126,7 +127,7 @@ class PartitionFetchState:
     lookup: int | None = None
     # The offset that was out of range though the leader's log has it: once that is a race, twice it is not.
     refused_offset: int = -1
-    # Where it is to be cut, once what that needs has been read.
+    # Where it is to be cut, once what that needs has been read, or there are descriptors again.
     cut_at: int | None = None
     # How often in a row the leader has refused it for what passes by itself.
     refusals: int = 0
@@ -205,6 +206,7 @@ class ReplicaFetcher:
         self._unflushed: dict[Key, Partition] = {}
         # What the ListOffsets on its way asks for.
         self._looked_up: dict[tuple[str, int], tuple[Key, PartitionFetchState, int]] = {}
+        self._now_ms = 0.0
         self._paused_until_ms = 0.0
         self._log_starts_checked_ms = 0.0
         self._is_sessionless = False
@@ -277,6 +279,7 @@ class ReplicaFetcher:
 
     def next_request(self, now_ms: float) -> Request | None:
         """What to ask the leader now; None if there is nothing to ask before `next_due_ms` or a change."""
+        self._now_ms = now_ms
         if now_ms < self._paused_until_ms:
             return None
         self._wake_delayed(now_ms)
@@ -301,8 +304,12 @@ class ReplicaFetcher:
     def _wake_delayed(self, now_ms: float) -> None:
         self._paused_until_ms = 0
         for key, state in list(self._delayed.items()):
-            # One whose flush has failed is flushed first, however short its delay is.
-            if state.delayed_until_ms <= now_ms and not self._must_flush(key):
+            # One whose flush has failed is flushed first, however short its delay is, and one that is to be cut is cut.
+            if (
+                state.delayed_until_ms <= now_ms
+                and not self._must_flush(key)
+                and not self._is_to_be_cut_again(key, state)
+            ):
                 state.delayed_until_ms = 0
                 del self._delayed[key]
                 self._changed[key] = None
@@ -688,7 +695,21 @@ class ReplicaFetcher:
             self._cuts[key] = state
             self._changed[key] = None  # it is not asked for meanwhile
         else:
-            self._cut(key, state, lambda: state.partition.truncate_to(offset))
+            self._cut(key, state, lambda: state.partition.truncate_to(offset), offset)
+
+    def _is_to_be_cut_again(self, key: Key, state: PartitionFetchState) -> bool:
+        return state.cut_at is not None and key not in self._cuts
+
+    def cut_again(self, now_ms: float) -> None:
+        """Cut those for which there was no descriptor; before the next request, for the checkpoints to know of it."""
+        for key, state in list(self._delayed.items()):
+            if state.delayed_until_ms <= now_ms and self._is_to_be_cut_again(key, state):
+                assert state.cut_at is not None
+                self._now_ms = now_ms
+                state.delayed_until_ms = 0
+                del self._delayed[key]
+                offset, state.cut_at = state.cut_at, None
+                self._truncate(key, state, offset, "there was no descriptor for it before")
 
     def to_cut(self) -> list[tuple[Partition, Truncation]]:
         """What is to be read in a thread before these are cut; before the next request, for `cut` to be told."""
@@ -707,12 +728,24 @@ class ReplicaFetcher:
         del self._cuts[key]
         state.cut_at = None
         if self._is_current(key, state):
-            self._cut(key, state, lambda: partition.truncate_to(prepared.offset, prepared))
+            cut = partial(partition.truncate_to, prepared.offset, prepared)
+            self._cut(key, state, cut, prepared.offset)
 
-    def _cut(self, key: Key, state: PartitionFetchState, cut: Callable[[], None]) -> None:
-        """Change the log, and go on from where it ends then."""
+    def _cut(
+        self, key: Key, state: PartitionFetchState, cut: Callable[[], None], again_at: int | None = None
+    ) -> None:
+        """Change the log, and go on from where it ends then.
+
+        If there is no descriptor for that the log is as it was: after a while it is cut `again_at` the same offset
+        before anything is asked for, or the leader is asked anew where it begins.
+        """
         try:
             cut()
+        except OutOfFilesError as error:
+            self._complain(state, f"cannot truncate: {error}", logging.ERROR)
+            state.cut_at = again_at
+            self._delay(key, state, self._now_ms)
+            return
         except Exception as error:  # noqa: BLE001 - the boundary of one partition: the others go on
             trace = None if isinstance(error, KafkaError) else error
             self._fail(key, state, f"cannot truncate: {error}", logging.ERROR, trace)

@@ -325,6 +325,7 @@ class _FetcherLoop:
             )
         while True:
             self._woken.clear()
+            fetcher.cut_again(monotonic_ms())
             if self._preparing is None and (cuts := fetcher.to_cut()):
                 self._preparing = spawn(self._prepare(*cuts[0]), name="prepare a truncation", owner=OWNER)
             if due := fetcher.to_flush():

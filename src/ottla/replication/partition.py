@@ -214,6 +214,7 @@ class Partition:
         "_has_caught_up",
         "_node_id",
         "_proposed",
+        "_refused_with",
         "end_watchers",
         "enough_in_sync",
         "flushes_on_append",
@@ -256,6 +257,8 @@ class Partition:
         self.followers: dict[int, FollowerReplica] = {}
         # The ISR that the controller has been asked for, until it is known what became of that.
         self._proposed: tuple[int, ...] | None = None
+        # Why that has failed the last time: it is said once, not with every try.
+        self._refused_with: ErrorCode | None = None
         # Is a follower at the log's end, so that its session knows when it was last caught up?
         self._has_caught_up = False
         # Consumers wait here for the high watermark, the last stable offset, the log's start and the role;
@@ -706,6 +709,7 @@ class Partition:
     def _propose(self, isr: tuple[int, ...]) -> None:
         if self._environment.alter_partition(self, self._with_epochs(isr), LeaderRecoveryState.RECOVERED):
             self._proposed = isr
+            self._refused_with = None
             self._count_in_sync()
 
     def _with_epochs(self, isr: Iterable[int]) -> list[tuple[int, int]]:
@@ -754,7 +758,9 @@ class Partition:
             self._count_in_sync()
             self.maybe_advance_high_watermark()
         elif answer not in AWAITING_METADATA:
-            log.warning("%s: the ISR %s failed with %s", self.topic_partition, list(proposed), answer.name)
+            level = logging.DEBUG if answer is self._refused_with else logging.WARNING
+            self._refused_with = answer
+            log.log(level, "%s: the ISR %s failed with %s", self.topic_partition, list(proposed), answer.name)
             self._environment.alter_partition(
                 self, self._with_epochs(proposed), LeaderRecoveryState.RECOVERED
             )

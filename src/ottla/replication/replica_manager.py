@@ -114,7 +114,8 @@ class ReplicaManager:
         # The same inner tables under the topic's name and its id: produce and fetch come with either.
         self._topics: dict[TopicKey, dict[int, Partition]] = {}
         self._offline: dict[TopicPartition, str] = {}
-        # Partitions that could not become what the image says; the next change of each is another try.
+        # Partitions that could not become what the image says; the next change of each is another try, and for those
+        # that only found no descriptor a while is.
         self._failed: set[Partition] = set()
         # Partitions for which there was no descriptor, and whether each is new.
         self._unhosted: dict[TopicPartition, bool] = {}
@@ -414,6 +415,8 @@ class ReplicaManager:
             if self.fetchers is not None:
                 self.fetchers.unfollow((partition,))
             partition.gone(ErrorCode.KAFKA_STORAGE_ERROR)
+        if is_out_of_files(error):
+            self._host_later(partition.topic_partition, is_new=False)
 
     def _is_new(self, change: TopicChange, index: int) -> bool:
         """Has this broker never had the partition? Then, and only then, an empty log is the right one.
@@ -490,7 +493,7 @@ class ReplicaManager:
                 report(error, name="the end of a leadership", owner=str(partition.topic_partition))
 
     def _host_later(self, topic_partition: TopicPartition, is_new: bool) -> None:
-        """There was no descriptor left; nothing is wrong with the disk."""
+        """There was no descriptor left to open it, or to take its place; nothing is wrong with the disk."""
         self._unhosted[topic_partition] = is_new
         if self._hosting is None or self._hosting.done():
             self._hosting = spawn_restarting(
@@ -501,18 +504,29 @@ class ReplicaManager:
         while self._unhosted:
             await asyncio.sleep(HOST_AGAIN_S)
             unhosted, self._unhosted = self._unhosted, {}
-            for topic_partition, is_new in unhosted.items():
-                name, index = topic_partition
-                topic = self._image.topic(name)
-                registration = None if topic is None else topic.partitions.get(index)
-                if topic is None or registration is None or self.hosted(name, index) is not None:
-                    continue
-                if self._node_id in registration.replicas:
-                    config = self._log_config(self._image, name)
-                    partition = self._host(topic_partition, topic.id, config, registration, is_new)
-                    if partition is not None:
-                        log.info("%s is hosted now", topic_partition)
-                        await self._become(partition, registration)
+            try:
+                while unhosted:
+                    topic_partition, is_new = unhosted.popitem()
+                    await self._host_again(topic_partition, is_new)
+            finally:
+                self._unhosted = unhosted | self._unhosted  # if one has failed the others are not forgotten
+
+    async def _host_again(self, topic_partition: TopicPartition, is_new: bool) -> None:
+        name, index = topic_partition
+        topic = self._image.topic(name)
+        registration = None if topic is None else topic.partitions.get(index)
+        if topic is None or registration is None or self._node_id not in registration.replicas:
+            return
+        partition = self.hosted(name, index)
+        if partition is None:
+            config = self._log_config(self._image, name)
+            partition = self._host(topic_partition, topic.id, config, registration, is_new)
+            if partition is None:
+                return
+            log.info("%s is hosted now", topic_partition)
+        elif partition not in self._failed:
+            return
+        await self._become(partition, registration)
 
     async def _remove_topic(self, change: TopicChange, time_slice: TimeSlice) -> list[TopicPartition]:
         before = change.before

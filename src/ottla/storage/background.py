@@ -60,7 +60,7 @@ class Compaction(Protocol):
     """What the periodic work asks of the LogCleanerManager."""
 
     def may_touch(self, tp: TopicPartition, /) -> bool: ...
-    async def write_checkpoint(self, log_dir: LogDir, /) -> None: ...
+    async def write_checkpoint(self, log_dir: LogDir, /) -> bool: ...
 
 
 class Logs(Protocol):
@@ -459,23 +459,31 @@ class BackgroundWork:
         for log_dir in manager.dirs.online:
             await self._write_asked(log_dir, log_dir.high_watermarks, high_watermark)
 
-    async def checkpoint_dirs(self, log_dirs: Iterable[LogDir]) -> None:
-        """The offsets of some directories' logs: a log has come, gone or been cut."""
+    async def checkpoint_dirs(self, log_dirs: Iterable[LogDir]) -> bool:
+        """The offsets of some directories' logs: a log has come, gone or been cut.
+
+        False if one could not be written for want of descriptors: a start would trust the one before.
+        """
+        is_written = True
         for log_dir in log_dirs:
-            await self._manager.cleaner.write_checkpoint(log_dir)
-            await self._write_asked(log_dir, log_dir.recovery_points, _recovery_point)
-            await self._write_asked(log_dir, log_dir.log_start_offsets, _log_start)
+            is_written &= await self._manager.cleaner.write_checkpoint(log_dir)
+            is_written &= await self._write_asked(log_dir, log_dir.recovery_points, _recovery_point)
+            is_written &= await self._write_asked(log_dir, log_dir.log_start_offsets, _log_start)
+        return is_written
 
     async def write(
         self, log_dir: LogDir, checkpoint: OffsetCheckpoint, offsets: dict[TopicPartition, int]
-    ) -> None:
-        """Writes a checkpoint file in a thread, one after the other; a failure takes the directory offline."""
+    ) -> bool:
+        """Writes a checkpoint file in a thread, one after the other; a failure takes the directory offline.
+
+        False if it is online still, and the file as it was.
+        """
         async with self._writing.setdefault(checkpoint, asyncio.Lock()):
-            await self._write(log_dir, checkpoint, offsets)
+            return await self._write(log_dir, checkpoint, offsets)
 
     async def _write_asked(
         self, log_dir: LogDir, checkpoint: OffsetCheckpoint, offset_of: Callable[[Log], int | None]
-    ) -> None:
+    ) -> bool:
         """What each log says. They are asked when it is this writer's turn, so that nothing older is written later."""
         manager, offsets = self._manager, dict[TopicPartition, int]()
 
@@ -487,17 +495,19 @@ class BackgroundWork:
 
         async with self._writing.setdefault(checkpoint, asyncio.Lock()):
             await in_slices(list(manager.all_logs()), ask)
-            await self._write(log_dir, checkpoint, offsets)
+            return await self._write(log_dir, checkpoint, offsets)
 
     async def _write(
         self, log_dir: LogDir, checkpoint: OffsetCheckpoint, offsets: dict[TopicPartition, int]
-    ) -> None:
+    ) -> bool:
         if not log_dir.online:
-            return
+            return True
         try:
             await in_thread(self._manager.pool, checkpoint.write, offsets)
         except OSError as error:
             self._manager.fail_dir(log_dir, error)
+            return not log_dir.online
+        return True
 
     # -- the clean stop --
 
@@ -512,8 +522,8 @@ class BackgroundWork:
             logger.error("log directory %s is not stopped cleanly: %s", log_dir.path, error)
             manager.fail_dir(log_dir, error)
             return
-        await self.checkpoint_dirs([log_dir])
-        if log_dir.online and log_dir.loaded:
+        is_written = await self.checkpoint_dirs([log_dir])
+        if is_written and log_dir.online and log_dir.loaded:
             await loop.run_in_executor(manager.pool, log_dir.clean_shutdown.write, broker_epoch)
 
 

@@ -129,6 +129,20 @@ class OpenFiles:
                 holder.release()
                 count -= 1
 
+    def require(self, count: int) -> None:
+        """OSError if so many files cannot be opened now: for whoever must not stop half way for want of descriptors."""
+        spare: list[int] = []
+        try:
+            while len(spare) < count:
+                spare.append(open_file(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+                if spare[-1] > self.crowded:
+                    self.release_some()
+                    if spare[-1] > self.full:
+                        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        finally:
+            for fd in spare:
+                os.close(fd)
+
     def room_for_connection(self, fd: int) -> None:
         """A connection came in with this descriptor."""
         if fd > self.crowded:

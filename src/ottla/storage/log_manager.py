@@ -443,8 +443,10 @@ class LogManager:
                 opened.append(self._open_new(path, new.topic_partition, new.topic_id, new.config))
             except (OSError, StorageError, OutOfFilesError) as error:
                 opened.append(error)
-            except KafkaError:
-                opened.append(None)  # what is there is another topic's: nothing is wrong with the disk
+            except Exception as error:  # noqa: BLE001 - the boundary of one log: get_or_create says what is wrong
+                # What is there is another topic's, as a rule: nothing is wrong with the disk.
+                logger.debug("%s is not made ahead: %s", path, error)
+                opened.append(None)
         return opened
 
     def _refuse_if_maybe_offline(self, tp: TopicPartition, is_new: bool) -> None:
@@ -741,10 +743,21 @@ class LogManager:
                 continue
             try:
                 other.truncate_to(log.log_end_offset, self.clock.now_ms())
-            except StorageError as error:
+            except KafkaError as error:
                 logger.error("%s: %s", tp, error)  # its directory goes offline, ours does not
+                if not other.failed:
+                    self._give_up_copy(tp, other)
                 continue
             self._cut[other] = self.dir_of(other)
+
+    def _give_up_copy(self, tp: TopicPartition, copy: Log) -> None:
+        """For want of descriptors it was not cut: it has what its log has not, and must never take its place."""
+        if self._future.get(tp) is copy:
+            self._remove(self._future, tp)
+        elif self._replaced.get(tp) is copy:
+            del self._replaced[tp]
+        logger.error("%s: the copy in %s is given up, and the move with it: move it again", tp, copy.dir)
+        self._retire(copy)
 
     @property
     def has_truncations(self) -> bool:
@@ -759,13 +772,17 @@ class LogManager:
         """Makes sure that a crash does not trust what is gone: a recovery point may have moved back.
 
         Whoever comes while another waits for the disk waits too: it may be its log's checkpoint that is written.
+        OutOfFilesError if there was no descriptor for that: it is still to be done.
         """
         async with self._checkpointing_cuts:
             if not self._cut:
                 return
             self._checkpointed_cuts, self._cut = self._cut, {}
             try:
-                await self.background.checkpoint_dirs(set(self._checkpointed_cuts.values()))
+                if not await self.background.checkpoint_dirs(set(self._checkpointed_cuts.values())):
+                    raise OutOfFilesError(
+                        "Cannot write the checkpoints of truncated logs: Too many open files"
+                    )
             except BaseException:
                 self._cut |= (
                     self._checkpointed_cuts

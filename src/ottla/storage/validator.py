@@ -464,6 +464,9 @@ def check_offsets(batches: list[CheckedBatch], next_offset: int, partition: Topi
                 batches[-1].last_offset,
             )
         expected = batch.last_offset + 1
+    if expected > _MAX_INT64:
+        # No checksum covers the offset: a flipped bit, or a leader's joke. There would be no offset to ask for next.
+        raise corrupt(f"A batch for {partition} ends at offset {expected - 1}")
 
 
 # -- the codec that a topic asks for (compression.type other than `producer`)

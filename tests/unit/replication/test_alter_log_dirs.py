@@ -33,6 +33,7 @@ from ottla.replication import alter_log_dirs
 from ottla.replication.alter_log_dirs import ReplicaAlterLogDirs
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
+from ottla.storage.errors import OutOfFilesError
 from ottla.storage.log.log import Log
 from ottla.storage.log_manager import LogManager
 
@@ -332,6 +333,32 @@ def test_a_copy_is_cut_with_its_log(tmp_path: Path) -> None:
             w.manager.truncated(w.source)
             assert copy.log_end_offset == 3
             assert values(copy) == values(w.source)
+
+    run(test)
+
+
+def test_a_copy_that_cannot_be_cut_with_its_log_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For want of descriptors; it has what its log has not, and the move would bring that back."""
+
+    async def test() -> None:
+        async with world(tmp_path) as w:
+            await w.write_segments()
+            copy = w.manager.create_future(TP, w.manager.dirs[1])
+            while copy.log_end_offset < w.source.log_end_offset:
+                await w.mover._copy_piece(w.source, copy)
+            w.source.truncate_to(3, NOW_MS)
+            with monkeypatch.context() as patch:
+                patch.setattr(Log, "truncate_to", out_of_files)
+                w.manager.truncated(w.source)
+            assert w.manager.get_future(TP) is None
+            assert w.manager.has_truncations, "that of its log has to be on the disk"
+            assert not w.manager.dirs.offline
+            w.manager.create_future(TP, w.manager.dirs[1])  # it may be moved again
+
+    def out_of_files(*args: object) -> bool:
+        raise OutOfFilesError("none left")
 
     run(test)
 

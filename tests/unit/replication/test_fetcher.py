@@ -25,11 +25,14 @@ from tests.unit.storage.log_support import NOW, batch
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.time_slice import run_to_end
+from ottla.records.batch import LOG_OVERHEAD, pack_place
 from ottla.replication import fetcher as fetcher_module
 from ottla.replication.fetcher import FIRST_RETRY_MS, PIECE_BATCHES, ReplicaFetcher, pieces_of
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import OutOfFilesError
+from ottla.storage.log.log import Log
+from ottla.wire.codec import encode
 from ottla.wire.messages.fetch import EpochEndOffset, FetchRequest, FetchResponse, PartitionData
 from ottla.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 
@@ -430,6 +433,29 @@ def test_nonsense_instead_of_records_delays_the_partition(tmp_path: Path, record
     assert not fetcher.failed
 
 
+@pytest.mark.parametrize("base_offset", [2**63 - 1, 2**63 - 2])
+def test_an_offset_after_which_there_is_none_is_refused(
+    tmp_path: Path, leader: Leader, base_offset: int
+) -> None:
+    """No checksum covers it, and no request has room for the offset after it: nothing at all would be asked for."""
+    ours, other = follower(tmp_path / "ours"), follower(tmp_path / "ours", index=1)
+    fetcher = fetcher_of(ours, other)
+    records = batch(b"a", b"b")
+    pack_place(records, 0, base_offset, len(records) - LOG_OVERHEAD, 0)
+    fetcher.next_request(0)
+    answered(fetcher, answer_of([data(records=bytes(records)), data(1)]))
+    assert ours.log.log_end_offset == 0
+    assert not fetcher.failed
+    request = fetcher.next_request(0)
+    assert request is not None
+    assert forgotten(request) == [0], "it is asked for again after a while"
+    encode(request, 17)
+    leader.log(1)
+    fetcher.on_failure(KafkaError(ErrorCode.NETWORK_EXCEPTION), 0)
+    one_round(fetcher, leader, 2 * BACKOFF_MS)
+    assert ours.log.log_end_offset == 10
+
+
 def test_a_batch_cut_off_at_the_end_comes_again(tmp_path: Path, leader: Leader) -> None:
     ours = follower(tmp_path / "ours")
     fetcher = fetcher_of(ours)
@@ -815,6 +841,44 @@ def test_a_truncation_that_fails_concerns_its_partition(
     monkeypatch.setattr(Partition, "truncate_to", _raising(OSError(5, "Input/output error")))
     one_round(fetcher, leader)
     assert list(fetcher.failed.values()) == [ours]
+
+
+@pytest.mark.parametrize("why", ["diverging", "without epochs", "prepared"])
+def test_for_want_of_a_descriptor_it_is_cut_later(
+    tmp_path: Path, leader: Leader, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Without it nothing more is asked for: what the leader does not have would stay for ever."""
+    ours = follower(tmp_path / "ours")
+    for _ in range(7):
+        write(ours.log, 0, b"a", b"b")
+    if why == "without epochs":
+        ours.log.update_high_watermark(10)
+        ours.log.epochs.clear()
+    elif why == "prepared":
+        monkeypatch.setattr(fetcher_module, "MAX_REPLAYED_BYTES", 0)
+    leader.lead(1)
+    ours.become(registration(epoch=1))
+    other = follower(tmp_path / "ours", index=1, epoch=1)
+    leader.log(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Log, "truncate_to", _raising(OutOfFilesError("none left")))
+        fetcher = fetcher_of(ours, other)
+        one_round(fetcher, leader)
+        for partition, truncation in fetcher.to_cut():
+            fetcher.cut(partition, truncation)
+        for now_ms in (0, BACKOFF_MS, 2 * BACKOFF_MS):
+            fetcher.cut_again(now_ms)
+            for partition, truncation in fetcher.to_cut():
+                fetcher.cut(partition, truncation)
+            assert 0 not in named(fetcher.next_request(now_ms) or FetchRequest())
+        assert not fetcher.failed
+        assert ours.log.log_end_offset == 14
+    fetcher.cut_again(3 * BACKOFF_MS)
+    for partition, truncation in fetcher.to_cut():
+        fetcher.cut(partition, truncation)
+    assert ours.log.log_end_offset == 10
+    one_round(fetcher, leader, 3 * BACKOFF_MS)
+    assert content(ours.log) == content(leader.log())
 
 
 # -- out of range

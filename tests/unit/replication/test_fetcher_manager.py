@@ -398,6 +398,35 @@ def test_after_a_truncation_nothing_is_asked_before_it_is_on_the_disk(tmp_path: 
     run(test)
 
 
+def test_what_is_cut_later_for_want_of_descriptors_is_on_the_disk_before_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        leader, ours = leading(tmp_path / "leader"), follower(tmp_path / "ours")
+        for _ in range(4):
+            write(ours.log, 0, b"a", b"b")
+        leader.lead(1)
+        ours.become(registration(epoch=1))
+        tries: list[int] = []
+        real = Log.truncate_to
+
+        def truncate_to(log: Log, *args: Any) -> bool:
+            tries.append(len(here.network.asked))
+            if len(tries) < 3:
+                raise OutOfFilesError("none left")
+            return real(log, *args)
+
+        async with world({LEADER: leader}) as here:
+            monkeypatch.setattr(Log, "truncate_to", truncate_to)
+            ours._environment.truncated = lambda partition: setattr(here.logs, "cut", 1)  # type: ignore[method-assign]
+            here.manager.follow([ours])
+            await eventually(lambda: content(ours.log) == content(leader.log()))
+            assert len(tries) == 3
+            assert here.logs.checkpoints == 1
+
+    run(test)
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_a_truncation_needs_is_read_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool

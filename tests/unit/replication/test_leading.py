@@ -1,5 +1,6 @@
 """A leader and its followers: the high watermark, who is in sync, and what those who wait for a commit are told."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -547,6 +548,15 @@ def test_an_error_that_says_nothing_is_asked_again(leader: Leader, code: ErrorCo
     assert leader.proposal() == asked
     leader.answer(ALL)
     assert leader.partition.isr == ALL
+
+
+def test_an_error_that_goes_on_is_said_once(leader: Leader, caplog: pytest.LogCaptureFixture) -> None:
+    leader.become((NODE, B))
+    leader.fetch(C, 0)
+    for code in (ErrorCode.UNKNOWN_SERVER_ERROR,) * 3 + (ErrorCode.NETWORK_EXCEPTION,):
+        leader.answer(code)
+    warnings = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert [text.rsplit(" ", 1)[1] for text in warnings] == ["UNKNOWN_SERVER_ERROR", "NETWORK_EXCEPTION"]
 
 
 def test_an_image_that_overtakes_the_answer(leader: Leader) -> None:

@@ -24,6 +24,7 @@ from ottla.replication.alter_partition import AlterPartitionManager
 from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.storage.config import LogConfig
+from ottla.storage.errors import OutOfFilesError
 from ottla.storage.log_manager import LogManager
 
 
@@ -340,6 +341,47 @@ def test_who_leads_what_it_has_just_cut_waits_for_the_checkpoints(
             assert cut.is_leader
             assert other.is_leader
             assert seen == [1]
+
+    run(test)
+
+
+def test_who_finds_no_descriptor_for_the_checkpoints_leads_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start after a crash would trust the recovery point from before."""
+    monkeypatch.setattr(replica_manager, "HOST_AGAIN_S", 0)
+    real_open, failing = os.open, True
+
+    def limited(*args: Any, **options: Any) -> int:
+        if failing:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real_open(*args, **options)
+
+    async def test() -> None:
+        nonlocal failing
+        async with hosting(tmp_path) as here:
+            await here.elect(leader=1, epoch=5, partitions=1)
+            partition = here.replicas.leader("orders", 0)
+            for _ in range(4):
+                partition.append(bytearray(batch(b"v")), 1, NOW_MS)
+            partition.log.flush(now_ms=NOW_MS)
+            points = here.logs.dirs[0].recovery_points
+            await here.logs.background.checkpoint_dirs([here.logs.dirs[0]])
+            await here.elect(leader=2, epoch=6, partitions=1)
+            partition.truncate_to(1)
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "open", limited)
+                await here.elect(leader=1, epoch=7, partitions=1)
+                assert not partition.is_leader
+                with pytest.raises(OutOfFilesError):
+                    await here.logs.checkpoint_truncations()
+                assert here.logs.has_truncations
+                assert here.logs.dirs.online
+                failing = False
+                await eventually(lambda: partition.is_leader)
+            assert partition.leader_epoch == 7
+            assert points.read()[partition.topic_partition] == 1
+            assert not here.logs.has_truncations
 
     run(test)
 

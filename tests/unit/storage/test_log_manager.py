@@ -5,6 +5,7 @@ import errno
 import json
 from pathlib import Path
 from shutil import rmtree
+from typing import Any
 
 import pytest
 from tests.support.clock import ManualClock
@@ -559,6 +560,29 @@ def test_logs_made_ahead_are_the_ones_that_are_found(tmp_path: Path) -> None:
             append(manager.get_or_create(tps[99], TOPIC_ID), (b"k", b"v"))
         async with running(one, two) as manager:
             assert manager.get_or_create(tps[99], TOPIC_ID).log_end_offset == 1
+
+    run(test)
+
+
+def test_what_nobody_thought_of_concerns_one_of_the_logs_that_are_made_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever applies the metadata ends the node if that fails: one bad directory would keep it from starting."""
+    real = LogManager._open_new
+
+    def open_new(self: LogManager, path: Path, *args: Any) -> Log:
+        if path.name == "t-1":
+            raise ValueError("nobody thought of this")
+        return real(self, path, *args)
+
+    async def test() -> None:
+        async with running(formatted(tmp_path)) as manager:
+            tps = [TopicPartition("t", i) for i in range(3)]
+            with monkeypatch.context() as patch:
+                patch.setattr(LogManager, "_open_new", open_new)
+                await manager.create_ahead([NewLog(tp, TOPIC_ID, small(), None) for tp in tps])
+            assert [manager.get(tp) is not None for tp in tps] == [True, False, True]
+            assert manager.get_or_create(tps[1], TOPIC_ID).log_end_offset == 0
 
     run(test)
 

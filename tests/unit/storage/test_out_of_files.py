@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.storage.log_support import NOW, append, crash, open_log, reopen, values_of
+from tests.unit.storage.log_support import NOW, append, batch, crash, open_log, reopen, values_of
 from tests.unit.storage.manager_support import TOPIC_ID, TP, formatted, run, running
+from tests.unit.storage.producers.test_transactions import end, write
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.storage.config import LogConfig
@@ -128,6 +130,101 @@ def test_a_log_that_is_renamed_under_a_thread_has_not_failed(
     assert [error.code for error in raised] == (
         [] if what == "flush" else [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     )
+
+
+# -- a real limit
+
+
+@contextmanager
+def descriptors_left(count: int) -> Iterator[None]:
+    """The process may open so many files, and no more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    top = max(int(name) for name in os.listdir("/dev/fd"))
+    taken: list[int] = []
+    while not taken or taken[-1] < top:
+        taken.append(os.open(os.devnull, os.O_RDONLY))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1] + 1 + count, hard))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in taken:
+            os.close(fd)
+
+
+def filled(dir: Path) -> Log:
+    """A log of several segments and epochs, with an open transaction, of which no file is open."""
+    log = open_log(dir, LogConfig(segment_bytes=400, index_interval_bytes=1))
+    for n in range(30):
+        log.append_as_leader(batch(b"%02d" % n * 20), n // 5, NOW + n)
+    write(log, 77, 0)
+    log.update_high_watermark(log.log_end_offset)
+    for segment in log.segments:
+        segment.close_handlers()
+    return log
+
+
+CHANGES: dict[str, Callable[[Log], object]] = {
+    "a truncation": lambda log: log.truncate_to(12, NOW),
+    "one that reads much": lambda log: log.truncate_to(2, NOW),
+    "of epochs alone": lambda log: log.truncate_to(log.log_end_offset, NOW),
+    "a new beginning": lambda log: log.truncate_fully_and_start_at(100, NOW),
+    "deleted records": lambda log: log.maybe_increment_log_start_offset(17, "test"),
+    "retention": lambda log: (
+        log.maybe_increment_log_start_offset(17, "test"),
+        log.delete_old_segments(NOW),
+    ),
+    "an aborted transaction": lambda log: end(log, 77, committed=False),
+    "another epoch": lambda log: log.append_as_leader(batch(b"x" * 20), 50, NOW),
+    "a roll": lambda log: log.roll(NOW),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_however_few_descriptors_are_left_nothing_is_begun_and_not_finished(
+    tmp_path: Path, what: str
+) -> None:
+    expected = filled(tmp_path / "expected")
+    CHANGES[what](expected)
+    outcomes = set()
+    for count in range(12):
+        log = filled(tmp_path / str(count))
+        if what == "of epochs alone":
+            log.epochs.begin(9, log.log_end_offset)
+        sending = log.active_segment.file()  # so that it has no descriptor to give back
+        try:
+            with descriptors_left(count):
+                CHANGES[what](log)
+        except OutOfFilesError:
+            assert not log.failed
+            CHANGES[what](log)
+            outcomes.add("again")
+        else:
+            outcomes.add("at once")
+        del sending
+        assert not log.failed
+        assert values_of(log) == values_of(expected)
+        assert log.epochs.entries == expected.epochs.entries
+        assert log.aborted_transactions(0, 100) == expected.aborted_transactions(0, 100)
+        log = crash(log) if count % 2 else reopen(log)
+        assert values_of(log) == values_of(expected)
+        assert log.aborted_transactions(0, 100) == expected.aborted_transactions(0, 100)
+    assert "at once" in outcomes
+
+
+def test_an_aborted_transaction_that_was_not_written_is_before_the_segment_is_rolled(tmp_path: Path) -> None:
+    """The cleaner reads the file, and would keep what was aborted."""
+    log = open_log(tmp_path)
+    write(log, 77, 0)
+    segment = log.active_segment
+    sending = segment.file()  # so that it has no descriptor to give back
+    with descriptors_left(0):
+        end(log, 77, committed=False)
+    del sending
+    assert log.aborted_transactions(0, 100) == [(77, 0, 1, 2)]
+    assert not segment.txn_index.path.exists()
+    log.roll(NOW)
+    assert segment.txn_index.path.stat().st_size == 34
 
 
 # -- near the limit

@@ -26,6 +26,7 @@ from ottla.metadata.records import NO_LEADER
 from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition
 from ottla.model.pending import Pending
+from ottla.model.tasks import report
 from ottla.records.control import end_txn_marker
 from ottla.replication.partition import ACKS_ALL, Partition
 from ottla.replication.replica_manager import ReplicaManager
@@ -42,6 +43,7 @@ from ottla.wire.messages.transactions import (
 
 log = logging.getLogger("ottla.coordinator")
 
+OWNER: Final = "transaction coordinator"
 RETRY_MS: Final = 50
 MAX_RETRY_MS: Final = 1_000
 # Markers in one request to another broker; what is left goes with the next.
@@ -142,7 +144,11 @@ class TransactionMarkerChannelManager:
     def _ask(self, broker_id: int, batch: "_Batch", waiting: "_Batch") -> None:
         if broker_id != self._brokers.node_id:
             self._busy[broker_id] = waiting
-        answer = self._brokers.ask(broker_id, _request(batch), self._timeout_ms())
+        try:
+            answer = self._brokers.ask(broker_id, _request(batch), self._timeout_ms())
+        except Exception as error:  # noqa: BLE001 - the boundary of a request: it is made again
+            report(error, name=f"sending markers to broker {broker_id}", owner=OWNER)
+            answer = Pending.failed(_unexpected(error))
         answer.then(lambda done: self._answered(broker_id, batch, done))
 
     def _answered(self, broker_id: int, batch: "_Batch", done: Pending[WriteTxnMarkersResponse]) -> None:
@@ -150,7 +156,11 @@ class TransactionMarkerChannelManager:
             log.info("broker %d has not answered for %d transactions: %s", broker_id, len(batch), done.error)
         errors = {} if done.error is not None else _errors(done.result())
         for sending, partitions in batch.items():
-            self._take_in(sending, partitions, errors.get(sending.markers.producer_id, {}))
+            try:
+                self._take_in(sending, partitions, errors.get(sending.markers.producer_id, {}))
+            except Exception as error:  # noqa: BLE001 - the boundary of a transaction: the others go on
+                report(error, name=f"the markers of {sending.markers.transactional_id}", owner=OWNER)
+                self._later(sending, sending.left.intersection(partitions))
         waiting = self._busy.pop(broker_id, {})
         following = self._next_batch(waiting)
         if following:
@@ -328,11 +338,16 @@ class MarkerWriter:
         runtime = self._runtimes.get(topic)
         if self._replicas.hosted(topic, index) is None:
             marker.errors[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif runtime is not None:
-            answer = writing.begin(marker.errors, where)
-            self._end_in_shard(runtime, marker.said, index).then(lambda done: answer(_shard_error(done)))
-        else:
-            self._append(writing, marker, where, now_ms)
+            return
+        answer = writing.begin(marker.errors, where)
+        try:
+            if runtime is not None:
+                self._end_in_shard(runtime, marker.said, index).then(lambda done: answer(_shard_error(done)))
+            else:
+                self._append(marker, where, now_ms, answer)
+        except Exception as error:  # noqa: BLE001 - the boundary of a partition: whoever sends it sends it again
+            report(error, name="writing a marker", owner=f"{topic}-{index}")
+            answer(ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _end_in_shard(
         self, runtime: CoordinatorRuntime[Any], marker: WritableTxnMarker, index: int
@@ -345,7 +360,9 @@ class MarkerWriter:
             transaction_version=marker.transaction_version,
         )
 
-    def _append(self, writing: "_Writing", marker: "_Marker", where: TopicPartition, now_ms: int) -> None:
+    def _append(
+        self, marker: "_Marker", where: TopicPartition, now_ms: int, answer: Callable[[ErrorCode], None]
+    ) -> None:
         try:
             leader = self._replicas.leader(*where)
             result = leader.append(
@@ -356,21 +373,25 @@ class MarkerWriter:
                 transaction_version=marker.said.transaction_version,
             )
         except KafkaError as error:
-            marker.errors[where] = error.code
+            answer(error.code)
             return
         if leader.log.high_watermark > result.last_offset:
-            marker.errors[where] = ErrorCode.NONE
+            answer(ErrorCode.NONE)
         else:
-            self._await_commit(leader, result.last_offset + 1, writing.begin(marker.errors, where))
+            self._await_commit(leader, result.last_offset + 1, answer)
 
     def _await_commit(self, partition: Partition, end: int, answer: Callable[[ErrorCode], None]) -> None:
-        late = self._scheduler.call_later(self._timeout_ms(), lambda: answer(ErrorCode.REQUEST_TIMED_OUT))
-
         def settled(code: ErrorCode) -> None:
             late.cancel()
             answer(code)
 
-        partition.when_committed(end, settled)
+        def give_up() -> None:
+            if waiter is not None:
+                partition.give_up(waiter)
+            answer(ErrorCode.REQUEST_TIMED_OUT)
+
+        late = self._scheduler.call_later(self._timeout_ms(), give_up)
+        waiter = partition.when_committed(end, settled)
 
 
 class _Marker:
@@ -423,6 +444,10 @@ class _Writing:
         self._left -= 1
         if self._left == 0:
             self.answer.resolve(_response(self._errors))
+
+
+def _unexpected(error: Exception) -> KafkaError:
+    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error) or type(error).__name__)
 
 
 def _shard_error(done: Pending[None]) -> ErrorCode:

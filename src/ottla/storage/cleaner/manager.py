@@ -501,11 +501,11 @@ class LogCleanerManager:
         else:
             self._manager.fail_dir(self._manager.dir_of(cleaning.log), error)
 
-    async def write_checkpoint(self, log_dir: LogDir) -> None:
+    async def write_checkpoint(self, log_dir: LogDir) -> bool:
         """cleaner-offset-checkpoint of one directory: compacted logs that are in it."""
         offsets = {
             tp: self._clean_offsets[tp]
             for tp, log in self._compacted.items()
             if tp in self._clean_offsets and self._manager.dir_of(log) is log_dir
         }
-        await self._manager.background.write(log_dir, log_dir.cleaner_offsets, offsets)
+        return await self._manager.background.write(log_dir, log_dir.cleaner_offsets, offsets)

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from ottla.model.ids import NO_LEADER_EPOCH
 from ottla.storage.dirs.checkpoints import CheckpointError, format_checkpoint, parse_checkpoint
+from ottla.storage.errors import is_out_of_files
 from ottla.storage.files import fsync_file, read_small, replace_small
 
 logger = logging.getLogger(__name__)
@@ -142,8 +143,15 @@ class LeaderEpochFileCache:
         self._replace([])
 
     def _replace(self, entries: list[EpochEntry]) -> None:
-        if self._keep(entries):
+        if not self._keep(entries):
+            return
+        try:
             self._write()
+        except OSError as error:
+            # For want of a descriptor the file says more than is true, as after a crash: a load leaves out what is not
+            # in the log, and the next batch, of whatever epoch, has it written first.
+            if not is_out_of_files(error):
+                raise
 
     def _keep(self, entries: list[EpochEntry]) -> bool:
         """Puts entries in the place of those that were; did anything change?"""

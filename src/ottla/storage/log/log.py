@@ -46,7 +46,7 @@ from ottla.storage.dirs.checkpoints import (
 )
 from ottla.storage.dirs.log_dir import delete_dir_name, parse_dir_name
 from ottla.storage.errors import OutOfFilesError, StorageError, is_out_of_files
-from ottla.storage.files import DELETED_SUFFIX, SWAP_SUFFIX, fsync_dir, fsync_file
+from ottla.storage.files import DELETED_SUFFIX, SWAP_SUFFIX, fsync_dir, fsync_file, open_files
 from ottla.storage.log.leader_epochs import LeaderEpochFileCache
 from ottla.storage.log.reader import LogReader
 from ottla.storage.log.recovery import LoadedLog, LogLoader
@@ -83,6 +83,9 @@ from ottla.storage.validator import (
 logger = logging.getLogger(__name__)
 
 COPIED_BYTES: Final = 1 << 20
+# What a truncation opens beside the segments that go: the one that is left and its indexes, and those that are read
+# again from the last snapshot on.
+FILES_A_TRUNCATION: Final = 8
 # Batches that a thread replays before it lets the loop's thread go on.
 BATCHES_A_TURN: Final = 32
 
@@ -223,6 +226,7 @@ class Log:
         # has read it looks again.
         self.on_moved: Callable[[], None] | None = None
         self._lock = Lock()  # guards what a flushing thread changes: recovery point, unsynced files
+        # How often a truncation has begun or ended: while one is under way it is odd.
         self._truncations = 0
         # Small files that go to the disk with the next flush, and how many were noted before each.
         self._unsynced: dict[Path, int] = {}
@@ -410,21 +414,35 @@ class Log:
         self, timestamp: int, max_size: int = MAX_DECOMPRESSED_BYTES
     ) -> TimestampOffset | None:
         """The first record at or after a timestamp. May decompress a batch, up to `max_size`; any thread."""
-        self._require_online()
-        dir, truncations = self.dir, self._truncations
-        try:
-            return self._reader.offset_for_timestamp(timestamp, self.log_start_offset, max_size)
-        except OSError as error:
-            raise self._search_failed(error, dir, truncations) from error
+        return self._search(
+            lambda: self._reader.offset_for_timestamp(timestamp, self.log_start_offset, max_size)
+        )
 
     def offset_of_max_timestamp(self, max_size: int = MAX_DECOMPRESSED_BYTES) -> TimestampOffset | None:
         """The first record with the largest timestamp of the log (KIP-734). Any thread."""
-        self._require_online()
-        dir, truncations = self.dir, self._truncations
-        try:
-            return self._reader.offset_of_max_timestamp(max_size)
-        except OSError as error:
-            raise self._search_failed(error, dir, truncations) from error
+        return self._search(lambda: self._reader.offset_of_max_timestamp(max_size))
+
+    def _search(self, search: Callable[[], TimestampOffset | None]) -> TimestampOffset | None:
+        """Retention or the cleaner may take segments away from under a thread: it looks at those there are then."""
+        while True:
+            self._require_online()
+            dir, truncations, segments = self.dir, self._truncations, self.segments.ordered
+            try:
+                return search()
+            except OSError as error:
+                if not self._was_changed_under(error, dir, truncations, segments):
+                    raise self._search_failed(error, dir, truncations) from error
+
+    def _was_changed_under(
+        self, error: OSError, dir: Path, truncations: int, segments: Sequence[LogSegment]
+    ) -> bool:
+        """Is a file missing because its segment is not in the log any more?"""
+        return (
+            isinstance(error, FileNotFoundError)
+            and self.segments.ordered is not segments
+            and not self._was_cut_since(truncations)
+            and not self._was_moved_from(dir)
+        )
 
     def _search_failed(self, error: OSError, dir: Path, truncations: int) -> KafkaError:
         """A search in a thread may find that the log is on its way to be deleted."""
@@ -435,11 +453,13 @@ class Log:
         return self._read_failed("search", error, truncations)
 
     def _read_failed(self, action: str, error: OSError, truncations: int) -> KafkaError:
-        """Nothing is wrong with the disk if a thread misses what was cut off since: another broker leads by then."""
-        with self._lock:
-            was_cut = truncations != self._truncations
-        if was_cut:
-            message = f"{self.topic_partition} was truncated while it was read"
+        """Nothing is wrong with the disk if a thread misses what was cut off since: another broker leads by then.
+
+        Nor if it misses what has been deleted since, and unlinked: whoever reads again finds what is left.
+        """
+        was_cut = self._was_cut_since(truncations)
+        if was_cut or (isinstance(error, FileNotFoundError) and str(error.filename).endswith(DELETED_SUFFIX)):
+            message = f"{self.topic_partition} was {'truncated' if was_cut else 'deleted'} while it was read"
             return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
         return self._fail(action, error)
 
@@ -626,11 +646,19 @@ class Log:
         if leader_epoch != self.epochs.settled:
             self._assign_epoch(leader_epoch, offset)
         pack_place(records, 0, offset, size - LOG_OVERHEAD, leader_epoch)
+        position = segment.size_bytes
         try:
             segment.append(records, size, last_offset, newest)
-        except OSError as error:
-            raise self._fail("append to", error) from error
+        except Exception as error:
+            raise self._append_failed(error, segment, position) from error
         self.log_end_offset = self.producers.map_end_offset = last_offset + 1
+
+    def _append_failed(self, error: Exception, segment: LogSegment, position: int) -> Exception:
+        """What to raise. After the write the file has a batch of which the log does not know: the next one would get
+        the same offset, and whoever reads would see what was refused instead of what was acknowledged."""
+        if segment.size_bytes != position:
+            return self._fail_for_good("append to", error)
+        return self._fail("append to", error) if isinstance(error, OSError) else error
 
     def _write(
         self,
@@ -685,7 +713,7 @@ class Log:
                 )
             self.log_end_offset = last_offset + 1
             self._apply(update, segment)
-        except OSError as error:
+        except Exception as error:
             raise self._fail_for_good("append to", error) from error
         return AppendResult(first_offset, last_offset, append_time, self.log_start_offset, False, size)
 
@@ -728,7 +756,7 @@ class Log:
             return
         try:
             self._complete(txn, self._active)
-        except OSError as error:
+        except Exception as error:
             raise self._fail_for_good("append to", error) from error
 
     # -- segments
@@ -830,13 +858,15 @@ class Log:
                 self._flush_small_files()
                 self._flush_segments(start, target)
         except FileNotFoundError as error:
-            if not self._was_moved_from(dir):  # to be deleted
+            # To be deleted, or cut away: then the recovery point is not moved, either.
+            if not self._was_moved_from(dir) and not self._was_cut_since(truncations):
                 raise self._fail("flush", error) from error
         except OSError as error:
             raise self._fail("flush", error) from error
-        with self._lock:
-            if target > self.recovery_point and truncations == self._truncations and dir == self.dir:
-                self.recovery_point = target
+        if not self._was_cut_since(truncations):
+            with self._lock:
+                if target > self.recovery_point and truncations == self._truncations and dir == self.dir:
+                    self.recovery_point = target
         self.last_flush_ms = now_ms
 
     def _flush_small_files(self) -> None:
@@ -1022,16 +1052,23 @@ class Log:
             self.truncate_fully_and_start_at(offset, now_ms)
             return True
         doomed = [segment for segment in self.segments if segment.base_offset > offset]
-        try:
-            _open_all(doomed)
-        except OSError as error:
-            raise self._fail("truncate", error) from error
+        self._prepare_to_cut(doomed)
         try:
             self._truncate_to(offset, now_ms, doomed, prepared)
-        except (OSError, KafkaError) as error:
+        except Exception as error:
             # Also if what is left cannot be read: who has written what is not known any more.
             raise self._fail_for_good("truncate", error) from error
+        self._end_truncation()
+        self.moved()
         return True
+
+    def _prepare_to_cut(self, doomed: Sequence[LogSegment]) -> None:
+        """What is begun has to be finished: for want of descriptors this fails before that."""
+        try:
+            _open_all(doomed)
+            open_files.require(FILES_A_TRUNCATION)
+        except OSError as error:
+            raise self._fail("truncate", error) from error
 
     def _truncate_to(
         self, offset: int, now_ms: int, doomed: Sequence[LogSegment], prepared: Truncation | None
@@ -1057,11 +1094,10 @@ class Log:
             self.producers.take_snapshot()
         self.producers.on_high_watermark(self.high_watermark)
         self._update_first_unstable()
-        self.moved()
 
     @property
     def truncations(self) -> int:
-        """How often it was cut: what was read before the last time may not be in it any more."""
+        """Grows when it is cut: what was read before the last time may not be in it any more."""
         return self._truncations
 
     def _cut_off(self, segments: Sequence[LogSegment]) -> None:
@@ -1075,16 +1111,22 @@ class Log:
             self._truncations += 1
             self.recovery_point = min(self.recovery_point, offset)
 
+    def _end_truncation(self) -> None:
+        with self._lock:
+            self._truncations += 1
+
+    def _was_cut_since(self, truncations: int) -> bool:
+        """Has it been, or was it just being cut then? A thread that misses a file asks whether this is why."""
+        with self._lock:
+            return truncations != self._truncations or truncations % 2 == 1
+
     def truncate_fully_and_start_at(
         self, offset: int, now_ms: int, log_start_offset: int | None = None
     ) -> None:
         """Removes everything; the log goes on at an offset."""
         self._require_online()
         doomed = list(self.segments)
-        try:
-            _open_all(doomed)
-        except OSError as error:
-            raise self._fail("truncate", error) from error
+        self._prepare_to_cut(doomed)
         try:
             self._begin_truncation(offset)
             for segment in reversed(doomed):
@@ -1094,12 +1136,13 @@ class Log:
             self._cut_off(doomed)
             self.epochs.clear()
             self.producers.truncate_fully_and_start_at(offset)
-        except OSError as error:
+        except Exception as error:
             raise self._fail_for_good("truncate", error) from error
         self.log_end_offset = offset
         self.log_start_offset = offset if log_start_offset is None else log_start_offset
         self.high_watermark = offset
         self._update_first_unstable()
+        self._end_truncation()
         self.moved()
 
     # -- the directory

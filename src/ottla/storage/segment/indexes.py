@@ -414,33 +414,55 @@ class TransactionIndex:
     An entry is 34 bytes: version (0), producer id, first and last offset of the transaction, and the last stable offset
     when it was aborted, by which a search knows when it has seen enough. The file is made with the first entry, as most
     segments never have one. There are few entries: they are read at the first search and kept, and an entry is written
-    at once.
+    at once. Its marker is in the log by then: for want of a descriptor the entry waits in memory, and is written with
+    the next, or before the segment is rolled or flushed.
     """
 
-    __slots__ = ("_transactions", "base_offset", "path")
+    __slots__ = ("_lock", "_pending", "_transactions", "base_offset", "path")
 
     def __init__(self, path: Path, base_offset: int) -> None:
         self.path = path
         self.base_offset = base_offset
         self._transactions: list[AbortedTransaction] | None = None
+        self._pending: tuple[AbortedTransaction, ...] = ()
+        self._lock = Lock()  # a flush in a thread may write what waits
 
     def append(self, txn: AbortedTransaction) -> None:
         """Adds an entry at the end of the file."""
+        with self._lock:
+            self._pending = (*self._pending, txn)
+            if self._transactions is not None:
+                self._transactions.append(txn)
+            try:
+                self._write_out()
+            except OSError as error:
+                if not is_out_of_files(error):
+                    raise
+
+    def write_out(self) -> None:
+        """Brings the file up to date, in the page cache."""
+        if self._pending:
+            with self._lock:
+                self._write_out()
+
+    def _write_out(self) -> None:
         fd = open_file(self.path, os.O_WRONLY | os.O_CREAT, FILE_MODE)
         try:
             end = os.fstat(fd).st_size // TXN_ENTRY.size * TXN_ENTRY.size
-            write_fully(fd, TXN_ENTRY.pack(TXN_INDEX_VERSION, *txn), end)
+            entries = (TXN_ENTRY.pack(TXN_INDEX_VERSION, *txn) for txn in self._pending)
+            write_fully(fd, b"".join(entries), end)
         finally:
             os.close(fd)
-        if self._transactions is not None:
-            self._transactions.append(txn)
+        self._pending = ()
 
     def transactions(self) -> list[AbortedTransaction]:
         """Every entry; CorruptIndexError for a version nobody has written or offsets outside the segment."""
         if self._transactions is None:
-            content = read_small(str(self.path)) or b""
-            usable = len(content) // TXN_ENTRY.size * TXN_ENTRY.size
-            self._transactions = [self._parse(entry) for entry in TXN_ENTRY.iter_unpack(content[:usable])]
+            with self._lock:
+                content = read_small(str(self.path)) or b""
+                usable = len(content) // TXN_ENTRY.size * TXN_ENTRY.size
+                written = [self._parse(entry) for entry in TXN_ENTRY.iter_unpack(content[:usable])]
+                self._transactions = [*written, *self._pending]
         return self._transactions
 
     def _parse(self, entry: tuple[int, int, int, int, int]) -> AbortedTransaction:
@@ -464,16 +486,21 @@ class TransactionIndex:
         known = self.transactions()
         kept = [txn for txn in known if txn.last_offset < offset]
         if len(kept) != len(known):
-            os.truncate(self.path, len(kept) * TXN_ENTRY.size)
-            self._transactions = kept
+            with self._lock:
+                written = min(len(kept), len(known) - len(self._pending))
+                with suppress(FileNotFoundError):  # none of them has been written yet
+                    os.truncate(self.path, written * TXN_ENTRY.size)
+                self._pending = tuple(kept[written:])
+                self._transactions = kept
 
     def reset(self) -> None:
         """Removes all."""
-        self._transactions = []
+        self._transactions, self._pending = [], ()
         with suppress(FileNotFoundError):
             os.truncate(self.path, 0)
 
     def flush(self) -> None:
         """Brings the file to the disk, if there is one."""
+        self.write_out()
         if self._transactions is None or self._transactions:
             fsync_file(self.path)

@@ -462,6 +462,7 @@ class LogSegment:
         self.time_index.maybe_append(self.max_timestamp_so_far, self._offset_of_max)
         self.offset_index.write_out()
         self.time_index.write_out()
+        self.txn_index.write_out()
 
     # -- finding
 

@@ -10,6 +10,7 @@ from tests.support.one_partition import OnePartition
 
 from ottla.model.errors import ErrorCode
 from ottla.model.pending import Pending
+from ottla.replication.partition import Partition
 from ottla.server.transaction.markers import MarkerWriter
 from ottla.storage.config import LogConfig
 from ottla.wire.messages.transactions import (
@@ -93,3 +94,28 @@ def test_a_marker_that_is_not_committed_in_time(world: World) -> None:
     assert outcome(answer) is ErrorCode.REQUEST_TIMED_OUT
     world.fetched(1)
     assert outcome(answer) is ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_nobody_is_left_waiting_for_markers_that_were_not_committed_in_time(world: World) -> None:
+    """They are sent again and again as long as the watermark stands still."""
+    for _ in range(8):
+        answer = world.write()
+        world.scheduler.pass_ms(TIMEOUT_MS)
+        assert outcome(answer) is ErrorCode.REQUEST_TIMED_OUT
+    assert not world.partition._awaiting_high_watermark
+
+
+def test_a_marker_that_fails_as_nobody_thought_is_answered(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an answer this broker, which asks itself without a time-out, would never send it again."""
+
+    def append(*args: object, **options: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Partition, "append", append)
+        assert outcome(world.write()) is ErrorCode.UNKNOWN_SERVER_ERROR
+    answer = world.write()
+    world.fetched(1)
+    assert outcome(answer) is ErrorCode.NONE

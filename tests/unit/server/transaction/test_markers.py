@@ -300,3 +300,22 @@ def test_a_request_holds_only_so_many_markers(
     ]
     assert sizes == [4, 3, 1]
     assert [world.row(name).state for name in "ab"] == [S.COMPLETE_COMMIT] * 2
+
+
+def test_a_request_that_fails_as_nobody_thought_is_made_again(
+    world: TransactionWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its broker would count as busy, and no transaction would ever end there again."""
+    producer = world.begin()
+    world.markers.leaders[place(0)] = 5
+
+    def ask(*args: object) -> None:
+        raise RuntimeError("nobody thought of this")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.markers, "ask", ask)
+        world.end("t", producer)
+    assert world.row().state is S.PREPARE_COMMIT
+    world.pass_ms(5_000)
+    assert world.row().state is S.COMPLETE_COMMIT
+    assert brokers_asked(world) == [5]

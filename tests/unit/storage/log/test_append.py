@@ -27,6 +27,7 @@ from ottla.records.types import Problem
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import RecordValidationError, StorageError, UnexpectedOffsetError
 from ottla.storage.log.log import Log
+from ottla.storage.segment.segment import LogSegment
 from ottla.storage.validator import AppendOrigin
 
 DAY_MS = 86_400_000
@@ -460,3 +461,51 @@ def test_a_failed_write_is_never_acknowledged_and_stops_the_log(
     assert len(failures) == 1
     assert log.log_end_offset == 1
     assert values_of(open_log(log.dir)) == [b"kept"]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), ValueError("nobody thought of this")])
+@pytest.mark.parametrize("way", ["short", "long", "follower"])
+def test_a_batch_that_is_written_and_cannot_be_noted_stops_the_log(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, error: Exception
+) -> None:
+    """The next batch would get the same offset, and readers would see the one that was refused."""
+    append(log, b"kept")
+    other = open_log(tmp_path / "other")
+    append(other, b"kept")
+    append(other, b"lost")
+    records = other.read(1, 1 << 20, 2).read()
+    failures: list[Exception] = []
+    log.on_failure = lambda _, failure: failures.append(failure)
+
+    def note(*args: object) -> None:
+        raise error
+
+    ways = {
+        "short": lambda: log.append_as_leader(batch(b"lost"), EPOCH, NOW),
+        "long": lambda: log.append_as_leader(bytearray(records), EPOCH, NOW, AppendOrigin.RAFT_LEADER),
+        "follower": lambda: log.append_as_follower(records, NOW),
+    }
+    monkeypatch.setattr(LogSegment, "note_batch", note)
+    with pytest.raises(StorageError):
+        ways[way]()
+    monkeypatch.undo()
+    assert failures == [error]
+    with pytest.raises(StorageError):
+        append(log, b"x")
+
+
+def test_what_fails_before_a_batch_is_written_changes_nothing(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(log, b"kept")
+
+    def write(*args: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogSegment, "write", write)
+        with pytest.raises(MemoryError):
+            append(log, b"lost")
+    assert not log.failed
+    append(log, b"next")
+    assert values_of(log) == [b"kept", b"next"]

@@ -4,6 +4,7 @@ import os
 import random
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.storage.log_support import (
@@ -562,3 +563,87 @@ def test_a_small_file_written_during_a_flush_waits_for_the_next(
     monkeypatch.setattr(log_module, "fsync_file", written_again)
     log.flush(now_ms=NOW)
     assert set(log._unsynced) == {path}
+
+
+# -- threads that read what is deleted
+
+
+def _delete_under(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next look into the third segment finds that it has been deleted, and its files unlinked."""
+    real, base, done = LogSegment.headers, log.segments[2].base_offset, list[int]()
+
+    def headers(segment: LogSegment, *args: Any) -> Any:
+        if segment.base_offset == base and not done:
+            done.append(base)
+            log.maybe_increment_log_start_offset(log.segments[4].base_offset, "test")
+            log.delete_files(log.delete_old_segments(NOW))
+        return real(segment, *args)
+
+    monkeypatch.setattr(LogSegment, "headers", headers)
+
+
+@pytest.mark.parametrize("what", ["time", "maximum"])
+def test_a_search_whose_segment_is_deleted_meanwhile_looks_at_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """With a small file.delete.delay.ms the files may be gone before a thread opens them: the disk is well."""
+    log = open_log(tmp_path, LogConfig(segment_bytes=150))
+    newest = 4 if what == "maximum" else 20
+    for n in range(12):
+        append(log, b"%02d" % n, timestamp=NOW + min(n, newest) - (n > newest))
+    log = reopen(log)
+    log.update_high_watermark(log.log_end_offset)
+    third = log.segments[2].base_offset
+    _delete_under(log, monkeypatch)
+    found = log.offset_for_timestamp(NOW + third) if what == "time" else log.offset_of_max_timestamp()
+    assert not log.failed
+    assert found is not None
+    assert found.offset == log.log_start_offset > third
+
+
+def test_a_read_whose_segment_is_deleted_meanwhile_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator's load reads in a thread."""
+    log = open_log(tmp_path, LogConfig(segment_bytes=150))
+    for n in range(12):
+        append(log, b"%02d" % n)
+    log = reopen(log)
+    log.update_high_watermark(log.log_end_offset)
+    third = log.segments[2].base_offset
+    _delete_under(log, monkeypatch)
+    with pytest.raises(KafkaError) as caught:
+        log.read(third, 1, log.log_end_offset)
+    assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert not log.failed
+
+
+def test_a_flush_whose_segment_is_cut_meanwhile_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the rename of an index and the index knowing of it, a thread misses its file."""
+    log = open_log(tmp_path, LogConfig(index_interval_bytes=1))
+    for n in range(3):
+        append(log, b"%02d" % n)
+    raised: list[BaseException] = []
+
+    def flush() -> None:
+        try:
+            log.flush(now_ms=NOW)
+        except KafkaError as error:
+            raised.append(error)
+
+    thread, real = threading.Thread(target=flush), os.replace
+
+    def replace(old: Path, new: Path) -> None:
+        real(old, new)
+        if str(new).endswith(".index.deleted"):
+            thread.start()
+            thread.join()
+
+    monkeypatch.setattr(os, "replace", replace)
+    log.truncate_fully_and_start_at(7, NOW)
+    assert thread.ident, "otherwise nothing was tried"
+    assert not raised
+    assert not log.failed
+    assert log.recovery_point <= 7
