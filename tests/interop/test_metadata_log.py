@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from tests.interop.apache import ApacheKafka, run_tool
+from tests.interop.process import wait_until
 from tests.support.raw_client import TIMEOUT_MS, RawClient
 from tests.unit.controller.test_controller import broker_up, create, with_controller
 from tests.unit.raft.support import format_directory, image_in, replay_snapshot
@@ -20,6 +22,8 @@ from ottla.raft.metadata_log import MetadataLog, MetadataLogConfig
 from ottla.raft.snapshots import SnapshotReader
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+
+PATIENCE_S = 60
 
 PARTITION = "__cluster_metadata-0"
 DELETE_TOPICS, INCREMENTAL_ALTER_CONFIGS = 20, 44
@@ -59,6 +63,9 @@ def kafkas(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with ApacheKafka(data_dir, settings) as kafka, RawClient(kafka) as client:
         for number in range(3):
             client.create_topic(f"t.{number}", 3, retention_ms=7000 + number, segment_bytes=1048576)
+        # Kafka keeps the settings of a topic that it hears of and of whose end in one go, in its snapshots too.
+        admin = AdminClient({"bootstrap.servers": kafka.address})
+        wait_until(lambda: "t.1" in admin.list_topics(timeout=TIMEOUT_MS / 1000).topics, PATIENCE_S, "t.1")
         deleted = client.ask(DELETE_TOPICS, 5, {"topic_names": ["t.1"], "timeout": TIMEOUT_MS})
         assert deleted["responses"][0]["error_code"] == "none"
         everyone = {"name": "log.retention.ms", "config_operation": SET, "value": "8000"}
