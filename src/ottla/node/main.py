@@ -49,14 +49,24 @@ def serve(
 
     Empty directories get this cluster id, or a new one, and these users.
     """
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(message)s (%(name)s)",
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s (%(name)s)"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     _raise_file_limit()
     gc.disable()  # a start makes much and drops nothing; ShortCollections lets it go on
     return _run(_serve(config, cluster_id, first_users, renew))
+
+
+class OneLine(logging.Formatter):
+    """An event is a line, and a trace after it: groups, members and transactions are called what clients have thought
+    up, with line ends and what terminals obey.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        line = super().formatMessage(record)
+        if line.isprintable():
+            return line
+        return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
 
 
 def _run(coroutine: Coroutine[Any, Any, int]) -> int:

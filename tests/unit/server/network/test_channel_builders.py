@@ -3,7 +3,10 @@
 import asyncio
 import ssl
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.support.certificates import Authority, Identity
@@ -25,6 +28,7 @@ from ottla.server.network.channel_builders import (
     node_channels,
     renew_node_channels,
 )
+from ottla.server.network.socket_server import SocketServer
 
 PLAIN_JAAS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -481,3 +485,42 @@ def test_connections_to_other_nodes_take_new_stores(authority: Authority, tmp_pa
     with pytest.raises(ConfigError, match="connections to listener IN of other nodes: "):
         renew_node_channels(channels, made)
     assert channels.brokers.current_context() is after
+
+
+class Stores:
+    """A listener's, of which those of the first configuration are read for long."""
+
+    def __init__(self, of: BrokerConfig | None, slow: BrokerConfig) -> None:
+        self.of = of
+        self._slow = slow
+        self.is_read, self.may_end = threading.Event(), threading.Event()
+        self.certificate = SimpleNamespace(name="CN=node", not_after="later")
+
+    def renewed(self, config: BrokerConfig, *, is_serving: bool = True) -> "Stores":
+        self.is_read.set()
+        assert config is not self._slow or self.may_end.wait(30)
+        return Stores(config, self._slow)
+
+
+def test_stores_that_are_read_for_long_do_not_take_the_place_of_newer_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before, after = config("PLAINTEXT"), config("PLAINTEXT")
+    first = Stores(None, before)
+    server: Any = SocketServer(before, clock=SystemClock())
+    server._identities = {"IN": first}
+    server._hosts = {"IN": SimpleNamespace(tls=SimpleNamespace(identity=first))}
+    monkeypatch.setattr(
+        "ottla.server.network.socket_server.replace", lambda old, **new: SimpleNamespace(**new)
+    )
+
+    async def scenario() -> None:
+        slow = asyncio.create_task(server.reconfigure(before))
+        await asyncio.to_thread(first.is_read.wait, 30)
+        await server.reconfigure(after)
+        first.may_end.set()
+        await slow
+
+    asyncio.run(scenario())
+    assert server._hosts["IN"].tls.identity.of is after
+    assert server._identities["IN"].of is after
