@@ -51,6 +51,8 @@ CLIENT_AUTH_KEY: Final = "ssl.client.auth"
 VALIDATOR_KEY: Final = "sasl.oauthbearer.jwt.validator.class"
 # Of one listener. An exchange that is slow waits, or works for some milliseconds.
 SASL_THREADS: Final = 4
+# Steps that are made or wait for a thread: while nobody answers them, who else comes is closed, and may come again.
+MAX_SASL_STEPS: Final = 2_000
 _KAFKA: Final = "org.apache.kafka.common.security."
 # Kafka's own, which are what is here anyway.
 _HANDLERS: Final = (
@@ -240,6 +242,7 @@ class ListenerSasl:
         self._clock = clock
         self._scram_users = scram_users
         self._executor: ThreadPoolExecutor | None = None
+        self._steps = 0
         self._closes: list[Callable[[], None]] = []
         self._exchanges: dict[str, Callable[[], SaslServer]] = {}
         try:
@@ -354,7 +357,15 @@ class ListenerSasl:
         if self._executor is None:
             # Their own: whoever waits for a KDC, or for keys, keeps nobody from a disk.
             self._executor = ThreadPoolExecutor(SASL_THREADS, thread_name_prefix="ottla-sasl")
-        return asyncio.get_running_loop().run_in_executor(self._executor, step)
+        if self._steps >= MAX_SASL_STEPS:
+            raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, "too many logins wait for a thread")
+        self._steps += 1
+        made = asyncio.get_running_loop().run_in_executor(self._executor, step)
+        made.add_done_callback(self._step_made)
+        return made
+
+    def _step_made(self, _: object) -> None:
+        self._steps -= 1
 
 
 def mechanism_getter(config: BrokerConfig, listener: str, mechanism: str) -> Callable[[str], Any]:

@@ -21,6 +21,7 @@ from ottla.security.sasl.oauth.http import ALLOWED_URLS
 from ottla.security.sasl.oauthbearer import InvalidTokenError, OAuthToken
 from ottla.security.sasl.scram import ScramToken
 from ottla.security.scram_credentials import Mechanism, ScramCredential, credential_of
+from ottla.server.network import channel_builders
 from ottla.server.network.channel_builders import (
     ListenerSasl,
     ListenerTls,
@@ -206,6 +207,27 @@ def test_nodes_that_cannot_reach_one_another_do_not_start(settings: dict[str, ob
     with pytest.raises(ConfigError, match="connections to listener IN of other nodes: ") as refused:
         node_channels(config("SASL_PLAINTEXT", **settings))
     assert words in str(refused.value)
+
+
+def test_no_more_logins_wait_for_a_thread_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_builders, "MAX_SASL_STEPS", 6)
+    may_end = threading.Event()
+
+    def step() -> bytes:
+        assert may_end.wait(30)
+        return b"done"
+
+    async def scenario() -> None:
+        made = sasl(config("SASL_PLAINTEXT", sasl_enabled_mechanisms="SCRAM-SHA-256"))
+        waiting = [made.in_thread(step) for _ in range(6)]
+        with pytest.raises(KafkaError, match="too many logins wait"):
+            made.in_thread(step)
+        may_end.set()
+        assert [await each for each in waiting] == [b"done"] * 6
+        assert await made.in_thread(step) == b"done"
+        made.close()
+
+    asyncio.run(scenario())
 
 
 def test_a_slow_step_is_made_in_a_thread() -> None:
