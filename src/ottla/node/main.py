@@ -34,6 +34,9 @@ LONGEST_STOP_S: float = 60.0
 # How often it is looked whether a certificate is due: it is weeks before it expires.
 RENEWAL_INTERVAL_S: float = 3600.0
 
+# Of what the log says of one event, but for a trace.
+MAX_MESSAGE_LENGTH: Final = 10_000
+
 # Writes the certificates again that are due; whether there were any. It is called in a thread.
 Renew = Callable[[], bool]
 
@@ -59,10 +62,12 @@ def serve(
 
 class OneLine(logging.Formatter):
     """An event is a line, and a trace after it: groups, members and transactions are called what clients have thought
-    up, with line ends and what terminals obey.
+    up, with line ends and what terminals obey, and as long as requests have room for.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
+        if len(record.message) > MAX_MESSAGE_LENGTH:
+            record.message = f"{record.message[:MAX_MESSAGE_LENGTH]}…"
         line = super().formatMessage(record)
         if line.isprintable():
             return line

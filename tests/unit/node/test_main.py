@@ -40,6 +40,7 @@ def told(coroutine):
     coroutine.close()
     log = logging.getLogger("ottla.coordinator")
     log.info("group %s: nothing is heard of %s any more", "g\\n2026-01-01 CRITICAL forged", "m\\x1b[2J\\u202e\\udc80é")
+    log.info("group %s", "x" * 30_000)
     try:
         raise ValueError("a trace has lines")
     except ValueError:
@@ -58,6 +59,8 @@ def test_what_clients_call_themselves_writes_no_line_of_its_own() -> None:
         r"INFO group g\n2026-01-01 CRITICAL forged: nothing is heard of m\x1b[2J\u202e\udc80é any more "
         "(ottla.coordinator)"
     )
-    assert lines[1].endswith("ERROR a bug (ottla.coordinator)")
-    assert lines[2] == "Traceback (most recent call last):"
+    assert lines[1].endswith("xxx… (ottla.coordinator)")
+    assert len(lines[1]) < 10_100
+    assert lines[2].endswith("ERROR a bug (ottla.coordinator)")
+    assert lines[3] == "Traceback (most recent call last):"
     assert lines[-1] == "ValueError: a trace has lines"
