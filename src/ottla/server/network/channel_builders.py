@@ -11,7 +11,7 @@ Owner: the node's SocketServer, on the broker's loop.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -353,19 +353,17 @@ class ListenerSasl:
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
-    def in_thread(self, step: Callable[[], bytes]) -> Awaitable[bytes]:
+    async def in_thread(self, step: Callable[[], bytes]) -> bytes:
         if self._executor is None:
             # Their own: whoever waits for a KDC, or for keys, keeps nobody from a disk.
             self._executor = ThreadPoolExecutor(SASL_THREADS, thread_name_prefix="ottla-sasl")
         if self._steps >= MAX_SASL_STEPS:
             raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, "too many logins wait for a thread")
         self._steps += 1
-        made = asyncio.get_running_loop().run_in_executor(self._executor, step)
-        made.add_done_callback(self._step_made)
-        return made
-
-    def _step_made(self, _: object) -> None:
-        self._steps -= 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, step)
+        finally:
+            self._steps -= 1
 
 
 def mechanism_getter(config: BrokerConfig, listener: str, mechanism: str) -> Callable[[str], Any]:

@@ -219,9 +219,10 @@ def test_no_more_logins_wait_for_a_thread_than_there_is_room_for(monkeypatch: py
 
     async def scenario() -> None:
         made = sasl(config("SASL_PLAINTEXT", sasl_enabled_mechanisms="SCRAM-SHA-256"))
-        waiting = [made.in_thread(step) for _ in range(6)]
+        waiting = [asyncio.create_task(made.in_thread(step)) for _ in range(6)]
+        await asyncio.sleep(0)
         with pytest.raises(KafkaError, match="too many logins wait"):
-            made.in_thread(step)
+            await made.in_thread(step)
         may_end.set()
         assert [await each for each in waiting] == [b"done"] * 6
         assert await made.in_thread(step) == b"done"
