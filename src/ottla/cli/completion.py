@@ -4,12 +4,16 @@ shtab makes the scripts from the declarations of the commands, so a new option i
 Commands, options and keys stand in them; for the names of topics, groups, pipelines and profiles they ask
 `ottla __names KIND` with what has been typed so far, so that -b and --profile count. What does not answer within two
 seconds has no names. shtab is imported by `ottla completion` alone.
+
+Rule: groups are called what clients have thought up, and a shell may run what it completes (bash's `compgen -W` runs
+$(...) at once). A name is offered only if it means nothing to any shell; the others have to be typed, and quoted.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import re
 from typing import TYPE_CHECKING
 
 from ottla.cli.args import Command, argument
@@ -26,6 +30,8 @@ SHELLS = ("bash", "zsh", "fish")
 NAMES = ("topic", "group", "pipeline", "profile")
 NAMES_COMMAND = "__names"
 _PATIENCE_S = 2.0
+# What no shell takes for more than letters, wherever it stands.
+_HARMLESS = re.compile(r"[A-Za-z0-9_./:@%+,][A-Za-z0-9_./:@%+,=-]*")
 # Options whose values say where the names are.
 _WHERE = {
     "-b": "bootstrap_server",
@@ -39,8 +45,9 @@ _WHERE = {
 _NAMES_IN = {
     "bash": f"""\
 _ottla_names() {{
-    local IFS=$'\\n'
-    compgen -W "$("${{COMP_WORDS[0]}}" {NAMES_COMMAND} "$1" "${{COMP_WORDS[@]:1:COMP_CWORD-1}}" 2>/dev/null)" -- "$2"
+    local name
+    "${{COMP_WORDS[0]}}" {NAMES_COMMAND} "$1" "${{COMP_WORDS[@]:1:COMP_CWORD-1}}" 2>/dev/null |
+        while IFS= read -r name; do [[ $name == "$2"* ]] && printf '%s\\n' "$name"; done
 }}
 """,
     "zsh": f"""\
@@ -150,7 +157,7 @@ def print_names(words: list[str]) -> None:
         found = _names(words[0], _namespace(words[1:]))
     except Exception:  # noqa: BLE001 - whatever it is, there is nothing to offer
         return
-    print("\n".join(found))
+    print("\n".join(name for name in found if _HARMLESS.fullmatch(name)))
 
 
 def _namespace(words: list[str]) -> argparse.Namespace:

@@ -25,7 +25,9 @@ _CURRENT = "current"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # Others may not read what may be a password.
 _FILE_MODE, _DIRECTORY_MODE = 0o600, 0o700
-_SECRET = re.compile(r"password|user\.info|secret|jaas|token|key\.pem|\.key$", re.IGNORECASE)
+_SECRET = re.compile(
+    r"pass(word|phrase)|user[._]info|secret|jaas|token|credential|key[._]pem|[._]key$", re.IGNORECASE
+)
 
 
 def directory() -> Path:

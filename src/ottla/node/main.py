@@ -34,6 +34,9 @@ LONGEST_STOP_S: float = 60.0
 # How often it is looked whether a certificate is due: it is weeks before it expires.
 RENEWAL_INTERVAL_S: float = 3600.0
 
+# Of what the log says of one event, but for a trace.
+MAX_MESSAGE_LENGTH: Final = 10_000
+
 # Writes the certificates again that are due; whether there were any. It is called in a thread.
 Renew = Callable[[], bool]
 
@@ -49,14 +52,26 @@ def serve(
 
     Empty directories get this cluster id, or a new one, and these users.
     """
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(message)s (%(name)s)",
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s (%(name)s)"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     _raise_file_limit()
     gc.disable()  # a start makes much and drops nothing; ShortCollections lets it go on
     return _run(_serve(config, cluster_id, first_users, renew))
+
+
+class OneLine(logging.Formatter):
+    """An event is a line, and a trace after it: groups, members and transactions are called what clients have thought
+    up, with line ends and what terminals obey, and as long as requests have room for.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        if len(record.message) > MAX_MESSAGE_LENGTH:
+            record.message = f"{record.message[:MAX_MESSAGE_LENGTH]}…"
+        line = super().formatMessage(record)
+        if line.isprintable():
+            return line
+        return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
 
 
 def _run(coroutine: Coroutine[Any, Any, int]) -> int:

@@ -91,7 +91,10 @@ _JAVA_ONLY = """
 _NO_MEANING = frozenset(_JAVA_ONLY.split())
 # What Spark takes for no secret, and so shows in its plans: it hides what is called a password, a secret or a token.
 _SHOWN = {
-    "ssl.keystore.key": "it would stand in Spark's plans for all to see; name a file by kafka.ssl.keystore.location"
+    "ssl.keystore.key": "it would stand in Spark's plans for all to see; name a file by kafka.ssl.keystore.location",
+    "sasl.oauthbearer.assertion.private.key.passphrase": (
+        "it would stand in Spark's plans for all to see; put it into the file of the option ottla.config"
+    ),
 }
 CLIENT_ID = "ottla-spark"
 MAX_CLIENTS = 8

@@ -4,6 +4,7 @@ import argparse
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,6 +107,47 @@ def test_names_are_asked_where_the_command_line_says(names: Path) -> None:
     asked = (names / "asked").read_text().split()
     assert asked == ["__names", "topic", "topic", "describe", "-b", "h", ":", "1"]
     assert _namespace(asked[2:]).bootstrap_server == "h:1"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_runs_no_name(names: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "run"
+    (names / "bin" / "ottla").write_text(
+        f"#!/bin/sh\necho 'orders'\necho 'or$(touch {mark})`touch {mark}`'\n"
+    )
+    words = f"'{names}/bin/ottla' group describe or"
+    bash = f'{SCRIPTS["bash"]}\nCOMP_WORDS=({words}); COMP_CWORD=3; _ottla; echo "${{COMPREPLY[0]}}"\n'
+    done = subprocess.run(["bash"], input=bash, capture_output=True, text=True)
+    assert (done.stdout, mark.exists()) == ("orders\n", False)
+
+
+def test_what_means_something_to_a_shell_is_not_offered() -> None:
+    good = ["orders", "a.b-c_d", "app:1@host", "50%", "x=1"]
+    bad = [
+        "$(id)",
+        "`id`",
+        "a b",
+        "a\nb",
+        "a;id",
+        "a|id",
+        "a&",
+        "~root",
+        "*",
+        "?",
+        "[a]",
+        "{a,b}",
+        "-rf",
+        "=ls",
+        "!1",
+    ]
+    bad += ["a'b", 'a"b', "a\\b", "a<b", "a#b", "é", "\x1b[2J", "", "a(b)", "^a^b"]
+    # In a process of its own, which it ends when it takes too long.
+    asked = (
+        "from ottla.cli import completion; "
+        f"completion._names = lambda kind, args: {[*good, *bad]!r}; completion.print_names(['group'])"
+    )
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == good
 
 
 def test_zsh_completes_every_one_of_many_words() -> None:

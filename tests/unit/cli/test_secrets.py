@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ottla.cli.main import main
+from ottla.client.config import SECRET_KEYS
 
 SECRET = "Tr0ub4dor&3"
 JAAS = (
@@ -88,6 +89,18 @@ def test_a_profile_hides_it(config: Path, capsys: pytest.CaptureFixture[str]) ->
     said = capsys.readouterr()
     assert "********" in said.out
     assert SECRET not in said.out + said.err
+
+
+@pytest.mark.parametrize("key", sorted(SECRET_KEYS))
+def test_a_profile_hides_every_key_that_is_a_secret(
+    config: Path, capsys: pytest.CaptureFixture[str], key: str
+) -> None:
+    for spelled in (key, key.replace(".", "_")):
+        assert main(["profile", "set", "p", f"{spelled}={SECRET}"]) == 0
+        main(["profile", "show", "p"])
+        said = capsys.readouterr()
+        assert "********" in said.out
+        assert SECRET not in said.out + said.err
 
 
 def test_a_pipelines_runner_is_told_by_its_standard_input(

@@ -1,4 +1,4 @@
-"""How a node ends as a process."""
+"""How a node ends as a process, and what its log looks like."""
 
 import subprocess
 import sys
@@ -29,3 +29,38 @@ def test_a_node_that_has_failed_ends_even_if_it_cannot_stop() -> None:
     last = ended.stderr.strip().splitlines()[-1]
     assert last.startswith("ottla: ended after 0 s without having stopped")
     assert "disk is gone" in last
+
+
+TELLS = """
+import logging
+from ottla.config.broker import BrokerConfig
+from ottla.node import main
+
+def told(coroutine):
+    coroutine.close()
+    log = logging.getLogger("ottla.coordinator")
+    log.info("group %s: nothing is heard of %s any more", "g\\n2026-01-01 CRITICAL forged", "m\\x1b[2J\\u202e\\udc80é")
+    log.info("group %s", "x" * 30_000)
+    try:
+        raise ValueError("a trace has lines")
+    except ValueError:
+        log.exception("a bug")
+    return 0
+
+main._run = told
+main.serve(BrokerConfig.of({}))
+"""
+
+
+def test_what_clients_call_themselves_writes_no_line_of_its_own() -> None:
+    ended = subprocess.run([sys.executable, "-c", TELLS], capture_output=True, timeout=50)
+    lines = ended.stderr.decode().splitlines()
+    assert lines[0].endswith(
+        r"INFO group g\n2026-01-01 CRITICAL forged: nothing is heard of m\x1b[2J\u202e\udc80é any more "
+        "(ottla.coordinator)"
+    )
+    assert lines[1].endswith("xxx… (ottla.coordinator)")
+    assert len(lines[1]) < 10_100
+    assert lines[2].endswith("ERROR a bug (ottla.coordinator)")
+    assert lines[3] == "Traceback (most recent call last):"
+    assert lines[-1] == "ValueError: a trace has lines"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from pyspark.cloudpickle import dumps
 from tests.support.certificates import Authority
 
 from ottla.client.admin.types import DelegationToken
+from ottla.client.config import SECRET_KEYS
 from ottla.client.errors import AuthenticationFailed
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.spark import delegation
@@ -340,6 +342,19 @@ def test_a_keys_password_is_refused_by_tls_alone(tmp_path: Path) -> None:
     assert settings_of(public(kafka))["ssl.keystore.password"] == PASSWORD
     with pytest.raises(OptionError, match=r"kafka\.ssl\.keystore\.key is not supported"):
         kafka_options(given | {"kafka.ssl.keystore.key": "-----BEGIN PRIVATE KEY-----"})
+
+
+# What Spark's spark.redaction.regex hides by default, by its name or by what is in it.
+REDACTED = re.compile("(?i)secret|password|token|access[.]?key")
+
+
+@pytest.mark.parametrize("key", sorted(SECRET_KEYS - {"sasl.jaas.config"}))
+def test_no_secret_stands_in_a_plan(key: str) -> None:
+    if REDACTED.search(key):
+        return
+    with pytest.raises(OptionError, match="for all to see") as refused:
+        kafka_options({"kafka.bootstrap.servers": "127.0.0.1:1", f"kafka.{key}": PASSWORD})
+    assert PASSWORD not in str(refused.value)
 
 
 def _lines(given: dict[str, str]) -> Iterator[str]:

@@ -11,7 +11,7 @@ Owner: the node's SocketServer, on the broker's loop.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -51,6 +51,8 @@ CLIENT_AUTH_KEY: Final = "ssl.client.auth"
 VALIDATOR_KEY: Final = "sasl.oauthbearer.jwt.validator.class"
 # Of one listener. An exchange that is slow waits, or works for some milliseconds.
 SASL_THREADS: Final = 4
+# Steps that are made or wait for a thread: while nobody answers them, who else comes is closed, and may come again.
+MAX_SASL_STEPS: Final = 2_000
 _KAFKA: Final = "org.apache.kafka.common.security."
 # Kafka's own, which are what is here anyway.
 _HANDLERS: Final = (
@@ -240,6 +242,7 @@ class ListenerSasl:
         self._clock = clock
         self._scram_users = scram_users
         self._executor: ThreadPoolExecutor | None = None
+        self._steps = 0
         self._closes: list[Callable[[], None]] = []
         self._exchanges: dict[str, Callable[[], SaslServer]] = {}
         try:
@@ -350,11 +353,17 @@ class ListenerSasl:
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
-    def in_thread(self, step: Callable[[], bytes]) -> Awaitable[bytes]:
+    async def in_thread(self, step: Callable[[], bytes]) -> bytes:
         if self._executor is None:
             # Their own: whoever waits for a KDC, or for keys, keeps nobody from a disk.
             self._executor = ThreadPoolExecutor(SASL_THREADS, thread_name_prefix="ottla-sasl")
-        return asyncio.get_running_loop().run_in_executor(self._executor, step)
+        if self._steps >= MAX_SASL_STEPS:
+            raise KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, "too many logins wait for a thread")
+        self._steps += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, step)
+        finally:
+            self._steps -= 1
 
 
 def mechanism_getter(config: BrokerConfig, listener: str, mechanism: str) -> Callable[[str], Any]:

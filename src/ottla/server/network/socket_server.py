@@ -607,6 +607,8 @@ class SocketServer:
             except ConfigError as error:
                 node_log.error("what was served before is served on: %s", error)
                 continue
+            if self._config is not config:
+                return  # other settings have come while these stores were read: whoever brought them goes on
             if new is None:
                 continue
             host = self._hosts[listener]

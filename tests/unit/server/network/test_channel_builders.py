@@ -3,7 +3,10 @@
 import asyncio
 import ssl
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.support.certificates import Authority, Identity
@@ -18,6 +21,7 @@ from ottla.security.sasl.oauth.http import ALLOWED_URLS
 from ottla.security.sasl.oauthbearer import InvalidTokenError, OAuthToken
 from ottla.security.sasl.scram import ScramToken
 from ottla.security.scram_credentials import Mechanism, ScramCredential, credential_of
+from ottla.server.network import channel_builders
 from ottla.server.network.channel_builders import (
     ListenerSasl,
     ListenerTls,
@@ -25,6 +29,7 @@ from ottla.server.network.channel_builders import (
     node_channels,
     renew_node_channels,
 )
+from ottla.server.network.socket_server import SocketServer
 
 PLAIN_JAAS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -202,6 +207,28 @@ def test_nodes_that_cannot_reach_one_another_do_not_start(settings: dict[str, ob
     with pytest.raises(ConfigError, match="connections to listener IN of other nodes: ") as refused:
         node_channels(config("SASL_PLAINTEXT", **settings))
     assert words in str(refused.value)
+
+
+def test_no_more_logins_wait_for_a_thread_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_builders, "MAX_SASL_STEPS", 6)
+    may_end = threading.Event()
+
+    def step() -> bytes:
+        assert may_end.wait(30)
+        return b"done"
+
+    async def scenario() -> None:
+        made = sasl(config("SASL_PLAINTEXT", sasl_enabled_mechanisms="SCRAM-SHA-256"))
+        waiting = [asyncio.create_task(made.in_thread(step)) for _ in range(6)]
+        await asyncio.sleep(0)
+        with pytest.raises(KafkaError, match="too many logins wait"):
+            await made.in_thread(step)
+        may_end.set()
+        assert [await each for each in waiting] == [b"done"] * 6
+        assert await made.in_thread(step) == b"done"
+        made.close()
+
+    asyncio.run(scenario())
 
 
 def test_a_slow_step_is_made_in_a_thread() -> None:
@@ -481,3 +508,42 @@ def test_connections_to_other_nodes_take_new_stores(authority: Authority, tmp_pa
     with pytest.raises(ConfigError, match="connections to listener IN of other nodes: "):
         renew_node_channels(channels, made)
     assert channels.brokers.current_context() is after
+
+
+class Stores:
+    """A listener's, of which those of the first configuration are read for long."""
+
+    def __init__(self, of: BrokerConfig | None, slow: BrokerConfig) -> None:
+        self.of = of
+        self._slow = slow
+        self.is_read, self.may_end = threading.Event(), threading.Event()
+        self.certificate = SimpleNamespace(name="CN=node", not_after="later")
+
+    def renewed(self, config: BrokerConfig, *, is_serving: bool = True) -> "Stores":
+        self.is_read.set()
+        assert config is not self._slow or self.may_end.wait(30)
+        return Stores(config, self._slow)
+
+
+def test_stores_that_are_read_for_long_do_not_take_the_place_of_newer_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before, after = config("PLAINTEXT"), config("PLAINTEXT")
+    first = Stores(None, before)
+    server: Any = SocketServer(before, clock=SystemClock())
+    server._identities = {"IN": first}
+    server._hosts = {"IN": SimpleNamespace(tls=SimpleNamespace(identity=first))}
+    monkeypatch.setattr(
+        "ottla.server.network.socket_server.replace", lambda old, **new: SimpleNamespace(**new)
+    )
+
+    async def scenario() -> None:
+        slow = asyncio.create_task(server.reconfigure(before))
+        await asyncio.to_thread(first.is_read.wait, 30)
+        await server.reconfigure(after)
+        first.may_end.set()
+        await slow
+
+    asyncio.run(scenario())
+    assert server._hosts["IN"].tls.identity.of is after
+    assert server._identities["IN"].of is after

@@ -128,7 +128,7 @@ class OAuthBearerLogin:
         now_ms = self._now_ms()
         if now_ms >= self._expires_at_ms:
             raise failure from cause
-        self._refresh_at_ms = now_ms + RETRY_MS
+        self._refresh_at_ms = min(now_ms + RETRY_MS, self._expires_at_ms)
         logger.warning("no other token could be had, the one that there is is used on: %s", failure.reason)
 
     def _renew(self, now_ms: int) -> None:
