@@ -25,6 +25,7 @@ from bench.spark_runner import SparkProcess, ours, ours_newest, sessions, theirs
 PARTITIONS = 4
 FILES = 8
 MB = 1 << 20
+SOME_COLUMNS = ["key", "value"]
 AT_LEAST_ONCE = {"ottla.delivery": "at_least_once"}
 AIM = 2.0
 NEWEST_ROUNDS = 2
@@ -121,6 +122,7 @@ def spark(report: Report, where: Path, quick: bool = False) -> None:
 def read(world: World, data: Data) -> None:
     """Batch and streaming reads. What is read is checked in the first round, which warms up too."""
     batch: dict[str, Best] = defaultdict(lambda: Best(data.rows))
+    some: dict[str, Best] = defaultdict(lambda: Best(data.rows))
     stream: dict[str, Best] = defaultdict(lambda: Best(data.rows))
     for number, turn in enumerate(world.turns()):
         for name, process in turn.items():
@@ -129,10 +131,14 @@ def read(world: World, data: Data) -> None:
                 data.check(process.do("check", topic=data.topic), name)
     for turn in world.turns():
         for name, process in turn.items():
+            some[name].add(process.do("read_some", topic=data.topic, columns=SOME_COLUMNS))
+    for turn in world.turns():
+        for name, process in turn.items():
             said = process.do("read_stream", topic=data.topic)
             assert said["rows"] == data.rows, f"{name} streams {said['rows']} rows of {data.rows}"
             stream[name].add(said)
     add(world, "Spark batch read", batch)
+    add(world, "Spark batch read, key and value", some)
     add(world, "Spark stream read", stream)
     both(world, "Spark stream read, with its start", "s", {k: b.query_seconds for k, b in stream.items()})
 

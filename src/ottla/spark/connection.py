@@ -29,6 +29,7 @@ from ottla.client.inline import InlineClient
 PREFIX = "kafka."
 BOOTSTRAP = "bootstrap.servers"
 CONFIG_FILE = "ottla.config"
+COLUMNS_OPTION = "ottla.columns"
 STRATEGIES = ("subscribe", "subscribePattern", "assign")
 SOURCE_NAMES = (
     *STRATEGIES,
@@ -49,6 +50,7 @@ SOURCE_NAMES = (
     "groupIdPrefix",
     "ottla.group",
     "ottla.pushdown",
+    COLUMNS_OPTION,
     CONFIG_FILE,
 )
 # Options of Spark's connector for its own consumers and retries: taken, and of no effect.

@@ -25,6 +25,7 @@ from ottla.model.install import install
 from ottla.spark.class_archive import archive_of, archive_options, discard
 from ottla.spark.fork_server import ForkServer
 from ottla.spark.java import Java, cache_dir, find_java
+from ottla.spark.warm_up import WarmUp
 from ottla.spark.worker_python import offer_this_python, use_worker_python
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def session(
         return _started(_with(builder.master(master).appName(app_name), settings))
     archive = _add_archive(settings, java, learn=learn_classes)
     try:
-        return _started(_with(builder.master(master).appName(app_name), settings))
+        return _started(_with(builder.master(master).appName(app_name), settings), warm=_is_classic(settings))
     except SparkFailed:
         if archive is not None:
             discard(archive)
@@ -133,10 +134,25 @@ def _with(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSe
     return builder
 
 
-def _started(builder: SparkSession.Builder) -> SparkSession:
+def _is_classic(settings: Mapping[str, str]) -> bool:
+    """Whether this process has the SparkContext, and is not a client of the server that has it."""
+    from pyspark.util import default_api_mode
+
+    mode = settings.get("spark.api.mode", os.environ.get("SPARK_API_MODE", "")) or default_api_mode()
+    named = {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"} & os.environ.keys() or "spark.remote" in settings
+    return mode.lower() == "classic" and not named
+
+
+def _started(builder: SparkSession.Builder, *, warm: bool = False) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
 
     try:
+        if warm and SparkContext._gateway is None:
+            # As the builder does it, first of all.
+            conf = SparkConf().setAll(list(builder._options.items()))
+            with WarmUp(lambda: SparkContext._jvm):
+                SparkContext.getOrCreate(conf)
         return builder.getOrCreate()
     except PySparkRuntimeError as error:
         if error.getCondition() != "JAVA_GATEWAY_EXITED":

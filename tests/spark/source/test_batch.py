@@ -75,6 +75,16 @@ def test_columns_and_rows(read: Any, topic: str) -> None:
     assert "headers" not in read().columns
 
 
+def test_columns_that_are_left_out(read: Any) -> None:
+    every = read(includeHeaders="true")
+    some = read(includeHeaders="true", ottla__columns="headers, timestampType,VALUE")
+    assert some.columns == ["value", "timestampType", "headers"]
+    assert sorted(some.collect()) == sorted(every.select(*some.columns).collect())
+    assert read(ottla__columns="offset").where("offset < 5").count() == 5 * len(SIZES)
+    with pytest.raises(AnalysisException, match="names 'vlaue', no column of a topic"):
+        read(ottla__columns="vlaue")
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

@@ -21,8 +21,9 @@ from ottla.spark.encryption import opened, opener_of, refuse_sealed, sealed, sea
 from ottla.spark.sink.options import sink_options
 from ottla.spark.sink.task import RowEncoder
 from ottla.spark.source.arrow import BatchMaker
-from ottla.spark.source.options import source_options
+from ottla.spark.source.options import COLUMNS, HEADERS, source_options
 
+ALL = (*COLUMNS, HEADERS)
 TP = TopicPartition("t", 3)
 ROWS = [
     (b"k0", b"v0", [("a", b"1"), ("none", None)]),
@@ -53,7 +54,7 @@ def columns_of(batch: bytearray, with_headers: bool = True) -> Columns:
 
 
 def rows_of(columns: Columns, with_headers: bool = True) -> list[Row]:
-    table = BatchMaker(TP.topic, TP.partition, with_headers).batch(columns)
+    table = BatchMaker(TP.topic, TP.partition, ALL if with_headers else COLUMNS).batch(columns)
     table.validate(full=True)
     headers = table.column("headers").to_pylist() if with_headers else repeat(None)
     return [
@@ -77,7 +78,7 @@ def test_what_is_read_is_opened(keyring: FileKeyring, with_headers: bool) -> Non
     expected = [(key, value, headers if with_headers else []) for key, value, headers in ROWS]
     assert rows_of(plain, with_headers) == expected
     if with_headers:
-        table = BatchMaker("t", 3, True).batch(plain)
+        table = BatchMaker("t", 3, ALL).batch(plain)
         assert [each is None for each in table.column("headers").to_pylist()] == [False, True, False, True]
 
 

@@ -2,6 +2,8 @@
 
 Runs in the driver while a plan is built, so a wrong column is named before the query starts. Rules:
 
+- Of a topic whose values are parsed only those columns are read that its declaration can need; of a raw one all, or
+  what its options ask for, because a function may look at any.
 - A value that does not parse never ends a query unless the input says so and there is no dead-letter topic; how many
   there were is counted in the query's metrics (`observe`), which is also where Spark's optimizer stops moving filters
   about, so that a value is parsed once.
@@ -16,11 +18,12 @@ Runs in the driver while a plan is built, so a wrong column is named before the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ottla.spark.connection import COLUMNS_OPTION
 from ottla.spark.pipeline.declare import (
     META_COLUMN,
     DeclaredPipeline,
@@ -67,6 +70,7 @@ METRICS_OUT = "ottla_out"
 ERROR_HEADER_PREFIX = "ottla.error."
 DEAD_LETTER_SUFFIX = ".dead_letter"
 RAW_COLUMNS = ("key", "value", "headers", "topic", "partition")
+LETTER_COLUMNS = ("key", "value", "headers", "topic", "partition", "offset")
 HEADERS = "array<struct<key:string,value:binary>>"
 RAW_INPUT = {
     "key": "binary",
@@ -86,7 +90,7 @@ META = (
 class StandIn(Protocol):
     """What inputs are where somebody only looks at a plan: nothing is read, nothing is made."""
 
-    def records(self, topic: Topic, settings: Mapping[str, Any], *, stream: bool, headers: bool) -> DataFrame:
+    def records(self, topic: Topic, settings: Mapping[str, Any], *, stream: bool) -> DataFrame:
         """As format("ottla") gives them, none; OptionError where it does not take the settings."""
 
     def table(self, source: Source) -> DataFrame:
@@ -159,7 +163,7 @@ def with_secrets(table: Delta | Iceberg, secrets: Mapping[str, str]) -> Any:
 
 def _read_topic(context: Context, topic: Topic, *, tolerant: bool, where: str) -> DataFrame:
     values = context.codec_of(topic)
-    raw = records(context, topic, stream=not topic.table, headers=topic.headers is not None)
+    raw = records(context, topic, _used(topic, values), stream=not topic.table)
     if values is None:
         return _as_expected(context, raw, topic, where)
     keep = topic.table or topic.tombstones == "keep"
@@ -171,6 +175,19 @@ def _read_topic(context: Context, topic: Topic, *, tolerant: bool, where: str) -
         return _as_expected(context, _newest(good.select(*columns), topic), topic, where)
     shaped = good.select(*columns, *([_place().alias(PLACE)] if topic.expect else []))
     return _as_expected(context, shaped, topic, where)
+
+
+def _used(topic: Topic, values: Codec | None) -> set[str]:
+    """The columns of the source that are looked at here, whatever the stream's function does with what it gets."""
+    # The place of a record chooses samples, is told with an error, and remembered with a schema's id.
+    used = {"value", "partition", "offset"} if values is not None or topic.expect else set()
+    if topic.meta:
+        used |= RAW_INPUT.keys()
+    if topic.key:
+        used.add("key")
+    if topic.headers is not None:
+        used.add("headers")
+    return used
 
 
 def _place() -> Column:
@@ -219,8 +236,8 @@ def as_expected(context: Context, stream: Stream, result: DataFrame) -> DataFram
     return kept.drop(expectations.VERDICT)
 
 
-def records(context: Context, topic: Topic, *, stream: bool, headers: bool) -> DataFrame:
-    """The records as format("ottla") gives them."""
+def records(context: Context, topic: Topic, used: Collection[str], *, stream: bool) -> DataFrame:
+    """The records as format("ottla") gives them: `used` are the columns that are looked at here."""
     settings: dict[str, Any] = {
         "kafka.bootstrap.servers": context.bootstrap,
         "subscribe": topic.name,
@@ -229,14 +246,19 @@ def records(context: Context, topic: Topic, *, stream: bool, headers: bool) -> D
     }
     if stream:
         settings["ottla.group"] = context.group
-    if headers:
+    if "headers" in used:
         settings["includeHeaders"] = "true"
     settings |= revealed(topic.options, context.pipeline.secrets)
+    end_ms = context.replay.to_ms if stream and context.replay is not None else None
+    named = sorted({*used, *(["timestamp"] if end_ms is not None else [])})
+    asked = [settings.pop(name) for name in list(settings) if name.lower() == COLUMNS_OPTION]
+    # A function that gets raw records may look at all of them, unless it says at which.
+    if asked or context.codec_of(topic) is not None:
+        settings[COLUMNS_OPTION] = ",".join([*asked, *named] if context.codec_of(topic) is None else named)
     if context.stand_in is not None:
-        return context.stand_in.records(topic, settings, stream=stream, headers=headers)
+        return context.stand_in.records(topic, settings, stream=stream)
     reader: Any = context.spark.readStream if stream else context.spark.read
     found: DataFrame = reader.format("ottla").options(**settings).load()
-    end_ms = context.replay.to_ms if stream and context.replay is not None else None
     if end_ms is None:
         return found
     from pyspark.sql import functions as F
@@ -395,8 +417,9 @@ def _of_topic(
     both, so that an expectation more or less does not change what the query's checkpoint is about."""
     from pyspark.sql import functions as F
 
-    rows = records(context, topic, stream=True, headers=True).where(F.col("value").isNotNull())
-    whole = F.struct("key", "value", "headers", "topic", "partition", "offset").alias(WHOLE)
+    used = {*LETTER_COLUMNS, *(_used(topic, values) if numbers else ())}
+    rows = records(context, topic, used, stream=True).where(F.col("value").isNotNull())
+    whole = F.struct(*LETTER_COLUMNS).alias(WHOLE)
     error = exact = F.lit(None).cast("string")
     columns: list[Any] = ["*"]
     if values is not None:

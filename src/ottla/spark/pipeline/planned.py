@@ -123,7 +123,7 @@ class Empty:
         self._secrets = secrets
         self.topics: list[str] = []
 
-    def records(self, topic: Topic, settings: Mapping[str, Any], *, stream: bool, headers: bool) -> DataFrame:
+    def records(self, topic: Topic, settings: Mapping[str, Any], *, stream: bool) -> DataFrame:
         from pyspark.sql import functions as F
         from pyspark.sql.types import DataType
 
@@ -131,7 +131,7 @@ class Empty:
 
         options = source_options({name.lower(): str(value) for name, value in settings.items()})
         (for_stream if stream else for_batch)(options)
-        columns: Any = DataType.fromDDL(ddl(headers))
+        columns: Any = DataType.fromDDL(ddl(options.columns))
         if not stream:
             return self._spark.createDataFrame([], columns)
         counted = self._spark.readStream.format(COUNTING).options(

@@ -1,51 +1,49 @@
 """The source's columns in Arrow: the record kernel's buffers become a RecordBatch without a copy.
 
-The schema is that of Spark's Kafka connector, and has to equal what PySpark derives from it, field by field. Used by
-the tasks; one thread.
+The schema is that of Spark's Kafka connector, less the columns that nobody asked for, and has to equal what PySpark
+derives from it, field by field. Used by the tasks; one thread.
 """
 
 from array import array
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 
 from ottla.records.columns import Columns, HeaderColumns
 
-# As a DDL string, because a data source names its schema where no Spark session is.
-COLUMNS = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
-HEADERS = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
-
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
-_FIELDS = [
-    ("key", pa.binary()),
-    ("value", pa.binary()),
-    ("topic", pa.string()),
-    ("partition", pa.int32()),
-    ("offset", pa.int64()),
-    ("timestamp", pa.timestamp("us", "UTC")),
-    ("timestampType", pa.int32()),
-]
-SCHEMA = pa.schema(_FIELDS)
-SCHEMA_WITH_HEADERS = pa.schema([*_FIELDS, ("headers", pa.list_(pa.field("element", _HEADER)))])
+_HEADERS = pa.list_(pa.field("element", _HEADER))
+# Spark's type as DDL, because a data source names its schema where no Spark session is, and Arrow's.
+_TYPES: dict[str, tuple[str, Any]] = {
+    "key": ("BINARY", pa.binary()),
+    "value": ("BINARY", pa.binary()),
+    "topic": ("STRING", pa.string()),
+    "partition": ("INT", pa.int32()),
+    "offset": ("BIGINT", pa.int64()),
+    "timestamp": ("TIMESTAMP", pa.timestamp("us", "UTC")),
+    "timestampType": ("INT", pa.int32()),
+    "headers": ("ARRAY<STRUCT<key: STRING, value: BINARY>>", _HEADERS),
+}
 
 
-def ddl(with_headers: bool) -> str:
-    """The schema in Spark's DDL."""
-    return f"{COLUMNS}, {HEADERS}" if with_headers else COLUMNS
+def ddl(columns: Iterable[str]) -> str:
+    """The schema of these columns in Spark's DDL."""
+    return ", ".join(f"{name} {_TYPES[name][0]}" for name in columns)
 
 
-def arrow_schema(with_headers: bool) -> Any:
+def arrow_schema(columns: Iterable[str]) -> Any:
     """The schema as a RecordBatch has it."""
-    return SCHEMA_WITH_HEADERS if with_headers else SCHEMA
+    return pa.schema([(name, _TYPES[name][1]) for name in columns])
 
 
 class BatchMaker:
     """Makes the RecordBatches of one partition: its topic and number are the same in every row."""
 
-    def __init__(self, topic: str, partition: int, with_headers: bool) -> None:
+    def __init__(self, topic: str, partition: int, columns: Iterable[str]) -> None:
         self._topic = topic.encode()
         self._partition = partition
-        self._schema = arrow_schema(with_headers)
+        self._schema = arrow_schema(columns)
         self._grow(0)
 
     def _grow(self, rows: int) -> None:
@@ -63,20 +61,36 @@ class BatchMaker:
         rows = columns.rows
         if len(self._topics) < rows:
             self._grow(rows)
-        arrays = [
-            _binary(rows, columns.key_validity, columns.key_offsets, columns.key_data, columns.nulls_key),
-            _binary(
-                rows, columns.value_validity, columns.value_offsets, columns.value_data, columns.nulls_value
-            ),
-            self._topics.slice(0, rows),
-            self._partitions.slice(0, rows),
-            _fixed(pa.int64(), rows, columns.offsets),
-            _fixed(pa.timestamp("us", "UTC"), rows, columns.timestamps),
-            _fixed(pa.int32(), rows, columns.timestamp_types),
-        ]
-        if columns.headers is not None:
-            arrays.append(_headers(rows, columns.headers))
+        arrays = [self._array(name, columns) for name in self._schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _array(self, name: str, columns: Columns) -> Any:
+        rows = columns.rows
+        match name:
+            case "key":
+                return _binary(
+                    rows, columns.key_validity, columns.key_offsets, columns.key_data, columns.nulls_key
+                )
+            case "value":
+                return _binary(
+                    rows,
+                    columns.value_validity,
+                    columns.value_offsets,
+                    columns.value_data,
+                    columns.nulls_value,
+                )
+            case "topic":
+                return self._topics.slice(0, rows)
+            case "partition":
+                return self._partitions.slice(0, rows)
+            case "offset":
+                return _fixed(pa.int64(), rows, columns.offsets)
+            case "timestamp":
+                return _fixed(pa.timestamp("us", "UTC"), rows, columns.timestamps)
+            case "timestampType":
+                return _fixed(pa.int32(), rows, columns.timestamp_types)
+        assert columns.headers is not None, "the builder kept the headers"
+        return _headers(rows, columns.headers)
 
 
 def _buffer(data: Any) -> Any:
@@ -99,6 +113,5 @@ def _headers(rows: int, columns: HeaderColumns) -> Any:
         columns.total, columns.value_validity, columns.value_offsets, columns.value_data, columns.nulls_value
     )
     structs = pa.Array.from_buffers(_HEADER, columns.total, [None], 0, children=[keys, values])
-    kind = SCHEMA_WITH_HEADERS.field("headers").type
     buffers = [_buffer(columns.list_validity), pa.py_buffer(columns.list_offsets)]
-    return pa.Array.from_buffers(kind, rows, buffers, columns.nulls_list, children=[structs])
+    return pa.Array.from_buffers(_HEADERS, rows, buffers, columns.nulls_list, children=[structs])

@@ -100,7 +100,7 @@ class RangeReader:
             self._opener = opener_of(options.encryption_key, allow_plain=options.allow_plaintext)
         self._has_looked_at_values = self._opener is not None
         self._builder = ColumnBuilder(options.include_headers or isinstance(self._opener, Opener))
-        self._maker = BatchMaker(whole.tp.topic, whole.tp.partition, options.include_headers)
+        self._maker = BatchMaker(whole.tp.topic, whole.tp.partition, options.columns)
 
     def batches(self) -> Iterator[Any]:
         """Full RecordBatches, up to the end of the range or an error."""

@@ -18,9 +18,9 @@ from ottla.spark.delegation import public, without_secrets
 from ottla.spark.source.cluster import in_one_line
 from ottla.spark.source.options import (
     SourceOptions,
+    columns_of,
     for_batch,
     for_stream,
-    include_headers,
     source_options,
 )
 
@@ -36,13 +36,14 @@ class OttlaDataSource(DataSource):
 
     @in_one_line()
     def schema(self) -> str:
-        """Fixed, but for the headers. Options that reading cannot mean are named here, when the read is declared."""
+        """Fixed, but for the headers and what is left out. Options that reading cannot mean are named here, when the
+        read is declared."""
         from ottla.spark.source.arrow import ddl
 
         options = self._source_options()
         if options.no_effect:
             log.warning("options without an effect here: %s", ", ".join(options.no_effect))
-        return ddl(options.include_headers)
+        return ddl(options.columns)
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
@@ -92,11 +93,9 @@ class OttlaDataSource(DataSource):
 
     def _check_schema(self, schema: Any) -> None:
         """A schema that the user gives instead of ours cannot be had."""
-        names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
-        if include_headers(self.options):
-            names.append("headers")
-        if schema.fieldNames() != names:
+        names = columns_of(self.options)
+        if tuple(schema.fieldNames()) != names:
             raise OptionError(
-                f"a topic's columns are fixed ({', '.join(names)}) and cannot be set by a schema; "
-                "decode the column value instead, e.g. with from_json"
+                f"a topic's columns are fixed ({', '.join(names)}) and cannot be set by a schema; decode the column "
+                "value instead, e.g. with from_json, and leave columns out by the option ottla.columns"
             )

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from ottla.model.ids import TopicPartition
 from ottla.spark.connection import (
+    COLUMNS_OPTION,
     PREFIX,
     SOURCE_NO_MEANING,
     STRATEGIES,
@@ -84,6 +85,9 @@ REFUSED_KAFKA_KEYS = {
     "value.deserializer": "values are binary columns; cast or decode them with DataFrame operations",
     "interceptor.classes": "there is no Java here to run them",
 }
+# As Spark's connector has them, in its order.
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+HEADERS = "headers"
 DEFAULT_GROUP_PREFIX = "ottla-spark"
 DEFAULT_MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000
 NO_GROUP = "none"
@@ -222,7 +226,7 @@ class SourceOptions:
     min_partitions: int | None
     max_records_per_partition: int | None
     fail_on_data_loss: bool
-    include_headers: bool
+    columns: tuple[str, ...]
     group: str | None
     pushdown: bool
     read_committed: bool
@@ -233,6 +237,10 @@ class SourceOptions:
     # A reference to the keyring by which tasks decrypt values.
     encryption_key: str | None = None
     allow_plaintext: bool = False
+
+    @property
+    def include_headers(self) -> bool:
+        return HEADERS in self.columns
 
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
@@ -259,7 +267,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         min_partitions=_positive(given, "minPartitions"),
         max_records_per_partition=_positive(given, "maxRecordsPerPartition"),
         fail_on_data_loss=boolean(given, "failOnDataLoss", True),
-        include_headers=include_headers(given),
+        columns=columns_of(given),
         group=group,
         pushdown=boolean(given, "ottla.pushdown", False),
         read_committed=_isolation(kafka),
@@ -300,9 +308,23 @@ def for_stream(options: SourceOptions) -> SourceOptions:
     return options
 
 
-def include_headers(options: Mapping[str, str]) -> bool:
-    """The one option that the schema depends on."""
-    return boolean({name.lower(): value for name, value in options.items()}, "includeHeaders", False)
+def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
+    """What the schema is, by the two options that it depends on; in any order they are asked for, it has its own."""
+    given = {name.lower(): value for name, value in options.items()}
+    has_headers = boolean(given, "includeHeaders", False)
+    there = (*COLUMNS, HEADERS) if has_headers else COLUMNS
+    if COLUMNS_OPTION not in given:
+        return there
+    asked = {name.strip().lower() for name in given[COLUMNS_OPTION].split(",")} - {""}
+    unknown = sorted(asked - {name.lower() for name in there})
+    if unknown == [HEADERS]:
+        raise OptionError(
+            f"the option {COLUMNS_OPTION} names headers, which are read with includeHeaders=true only"
+        )
+    if unknown or not asked:
+        what = f"{', '.join(map(repr, unknown))}, no column of a topic" if unknown else "no column"
+        raise OptionError(f"the option {COLUMNS_OPTION} names {what}: there are {', '.join(there)}")
+    return tuple(name for name in there if name.lower() in asked)
 
 
 def _refuse_in(bound: Bound | None, what: int, words: str) -> None:

@@ -16,7 +16,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import iter_batches, stamp_batch
 from ottla.records.record import Record, read_records
 from ottla.spark.sink.options import SinkOptions, sink_options
-from ottla.spark.sink.task import RowEncoder, RowError, gather
+from ottla.spark.sink.task import MAX_CHUNK_BYTES, MIN_CHUNK_BYTES, RowEncoder, RowError, chunk_bytes, gather
 
 COUNTS = {"a": 3, "b": 1, "c": 7}
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -154,7 +154,30 @@ def test_a_row_may_be_larger_than_a_batch_but_not_than_a_request() -> None:
 def test_gather_puts_small_batches_together_in_order() -> None:
     empty = pa.record_batch({"value": pa.array([], pa.string())})
     parts: list[Any] = [pa.record_batch({"value": [str(number)] * 10}) for number in range(10)]
-    whole = list(gather([empty, *parts, empty], chunk_bytes=3 * parts[0].nbytes))
+    whole = list(gather([empty, *parts, empty], lambda: 3 * parts[0].nbytes))
     assert [batch.num_rows for batch in whole] == [30, 30, 30, 10]
     assert pa.Table.from_batches(whole) == pa.Table.from_batches(parts)
-    assert list(gather([empty])) == []
+    assert list(gather([empty], lambda: 1)) == []
+
+
+def test_how_much_is_gathered_follows_what_is_known_of_the_topics() -> None:
+    parts = [pa.record_batch({"value": [bytes([i])] * 10}) for i in range(6)]
+    enough = 0
+    chunks = gather(parts, lambda: enough)
+    assert next(chunks).num_rows == 10
+    enough = 2 * parts[0].get_total_buffer_size()
+    assert [chunk.num_rows for chunk in chunks] == [20, 20, 10]
+
+
+@pytest.mark.parametrize(
+    ("partitions", "expected"),
+    [
+        (0, MIN_CHUNK_BYTES),
+        (16, MIN_CHUNK_BYTES),
+        (32, 2 << 20),
+        (128, MAX_CHUNK_BYTES),
+        (10_000, MAX_CHUNK_BYTES),
+    ],
+)
+def test_many_partitions_are_worth_a_larger_chunk(partitions: int, expected: int) -> None:
+    assert chunk_bytes(partitions) == expected

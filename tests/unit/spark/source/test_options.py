@@ -10,6 +10,7 @@ import pytest
 from ottla.model.ids import TopicPartition
 from ottla.spark.connection import OptionError
 from ottla.spark.source.options import (
+    COLUMNS,
     DEFAULT_MAX_TRIGGER_DELAY_MS,
     SourceOptions,
     Subscription,
@@ -103,6 +104,23 @@ def test_numbers_and_switches() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, COLUMNS),
+        ({"includeHeaders": "true"}, (*COLUMNS, "headers")),
+        ({"ottla__columns": "key,value"}, ("key", "value")),
+        ({"ottla__columns": " TIMESTAMPTYPE , ,value,value,"}, ("value", "timestampType")),
+        ({"ottla__columns": "headers,offset", "includeHeaders": "true"}, ("offset", "headers")),
+        ({"ottla__columns": "offset", "includeHeaders": "true"}, ("offset",)),
+    ],
+)
+def test_which_columns(given: dict[str, Any], expected: tuple[str, ...]) -> None:
+    options = parsed(**given)
+    assert options.columns == expected, "in the order of Spark's connector"
+    assert options.include_headers == ("headers" in expected)
+
+
+@pytest.mark.parametrize(
     ("text", "milliseconds"),
     [
         ("15", 15),
@@ -133,6 +151,12 @@ def test_times(text: str, milliseconds: int) -> None:
         ({"subscribe": None, "assign": "a:0"}, "option assign is 'a:0'"),
         ({"subscribe": None, "assign": "{}"}, "assign names no partition"),
         ({"subscribe": None, "assign": '{"a":[-1]}'}, "option assign"),
+        (
+            {"ottla__columns": "value,vlaue"},
+            "ottla.columns names 'vlaue', no column of a topic: there are key, value",
+        ),
+        ({"ottla__columns": " , "}, "ottla.columns names no column: there are key, value, topic"),
+        ({"ottla__columns": "headers"}, "names headers, which are read with includeHeaders=true only"),
         ({"kafka__bootstrap__servers": None}, "kafka.bootstrap.servers is missing"),
         ({"kafka__bootstrap__servers": "host:port"}, "not an address"),
         ({"startingOffsets": "foo"}, "option startingOffsets is 'foo'"),
