@@ -177,8 +177,7 @@ def know(values: Iterable[str]) -> None:
     with suppress(ImportError):
         from pyspark import util
 
-        made: Any = DiscreetTraceback(hide)
-        util.traceback = made
+        vars(util)["traceback"] = DiscreetTraceback(hide)
 
 
 def _stream(stream: Any, hide: Callable[[str], str]) -> Any:
