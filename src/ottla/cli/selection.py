@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ottla.model.errors import KafkaError
     from ottla.model.ids import TopicPartition
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+# Of milliseconds since 1970: Kafka's timestamps have 64 bits.
+MAX_MOMENT_DIGITS = 18
 
 
 def parse_topic(word: str) -> tuple[str, list[int] | None]:
@@ -134,7 +136,7 @@ def parse_moment_ms(text: str) -> int:
     """Milliseconds since 1970, a time as above, `now`, or a duration before it (15m and -15m are the same)."""
     import time
 
-    if text.isdecimal():
+    if text.isdecimal() and len(text) <= MAX_MOMENT_DIGITS:
         return int(text)
     now_ms = time.time_ns() // 1_000_000
     if text == "now":

@@ -123,7 +123,7 @@ def guard(values: Iterable[str]) -> None:
         return
     from pyspark.serializers import CloudPickleSerializer
 
-    dumps = CloudPickleSerializer.dumps
+    dumps: Any = CloudPickleSerializer.dumps
     if hasattr(dumps, "__wrapped__"):
         return
 
@@ -177,7 +177,7 @@ def know(values: Iterable[str]) -> None:
     with suppress(ImportError):
         from pyspark import util
 
-        util.traceback = DiscreetTraceback(hide)  # type: ignore[attr-defined]
+        vars(util)["traceback"] = DiscreetTraceback(hide)
 
 
 def _stream(stream: Any, hide: Callable[[str], str]) -> Any:
@@ -188,7 +188,9 @@ class DiscreetTraceback:
     """The module `traceback`, whose texts name no secret: PySpark's words for an exception are all made by it."""
 
     def __init__(self, hide: Callable[[str], str]) -> None:
-        class TracebackException(traceback.TracebackException):
+        base: Any = traceback.TracebackException
+
+        class TracebackException(base):  # type: ignore[misc]
             def format(self, **given: Any) -> Iterator[str]:
                 yield hide("".join(super().format(**given)))
 

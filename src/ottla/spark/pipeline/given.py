@@ -90,7 +90,8 @@ def param_file(path: str) -> Source:
                 Problem(path, f"larger than {MAX_FILE_BYTES:,} bytes: this is no file of parameters")
             )
         text = data.decode()
-        found: Any = json.loads(text) if path.lower().endswith(".json") else tomllib.loads(text)
+        is_json = path.lower().endswith(".json")
+        found: Any = json.loads(text, object_pairs_hook=_once) if is_json else tomllib.loads(text)
     except OSError as error:
         raise PipelineError(Problem(path, str(error.strerror or error))) from None
     except (ValueError, RecursionError) as error:
@@ -99,7 +100,21 @@ def param_file(path: str) -> Source:
         ) from None
     if not isinstance(found, dict):
         raise PipelineError(Problem(path, "holds no names with values"))
-    return Source(path, dict(_flat(path, found)))
+    values: dict[str, str] = {}
+    for name, value in _flat(path, found):
+        if name in values:
+            raise PipelineError(Problem(path, f"{name} is there twice"))
+        values[name] = value
+    return Source(path, values)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, whose names are there once: TOML knows this by itself."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)} is there twice")
+    return found
 
 
 def _flat(path: str, found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -211,7 +226,7 @@ def _text(data: bytes, where: str) -> str:
 
 
 def _some(value: str, where: str) -> str:
-    if not value:
+    if not value.strip():
         raise ParameterError(f"{where} is empty")
     return value
 

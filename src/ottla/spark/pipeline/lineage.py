@@ -300,11 +300,17 @@ class OpenLineage:
                 self._complain(str(error) or type(error).__name__)
 
     def _post(self, event: Mapping[str, Any]) -> None:
-        from urllib.request import Request, urlopen
+        from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+        class Stay(HTTPRedirectHandler):
+            """Another host is not told: the key is for this one."""
+
+            def redirect_request(self, *_: Any) -> None:
+                return None
 
         headers = {"Content-Type": "application/json"}
         if self._api_key:
             headers["Authorization"] = f"Bearer {self._api_key}"
         request = Request(self._url, json.dumps(event).encode(), headers, method="POST")
-        with urlopen(request, timeout=POST_TIMEOUT_S) as answer:
+        with build_opener(Stay).open(request, timeout=POST_TIMEOUT_S) as answer:
             answer.read(1 << 16)

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 Edges = Mapping[str, frozenset[str]]
 LEGAL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 LEGAL_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+DELTA_UNSAFE, ICEBERG_UNSAFE = "%\\", "%?#"
 SOURCES = (Topic, Parquet, Delta, Iceberg, View)
 SINKS = (Topic, Parquet, Delta, Iceberg)
 MODULE_PREFIX = "ottla_pipeline_"
@@ -293,7 +294,15 @@ def _check_lake(sink: Delta | Iceberg, mode: str) -> Iterator[str]:
     if isinstance(sink, Iceberg):
         yield from _check_iceberg(sink)
     else:
+        yield from _check_place("path", sink.path, DELTA_UNSAFE)
         yield from _check_package("deltalake")
+
+
+def _check_place(name: str, path: str, unsafe: str) -> Iterator[str]:
+    """What the packages of lakes take for a part of a URL in a path: they write in one place and read in another."""
+    found = [char for char in unsafe if char in path]
+    if found and "://" not in path:
+        yield f"{name}: {path!r} has a {found[0]!r} in it, which tables of a lake cannot have: name another directory"
 
 
 def _check_layout(sink: Delta | Iceberg) -> Iterator[str]:
@@ -319,6 +328,8 @@ def _check_layout(sink: Delta | Iceberg) -> Iterator[str]:
 def _check_iceberg(sink: Iceberg) -> Iterator[str]:
     if not re.fullmatch(r"[^.\s]+(\.[^.\s]+)+", sink.table):
         yield f"{sink.table!r} is no table: namespace.name is"
+    if not {"type", "uri", "py-catalog-impl"} & sink.catalog.keys():
+        yield from _check_place("warehouse", str(sink.catalog.get("warehouse", "")), ICEBERG_UNSAFE)
     if not sink.catalog:
         yield "needs warehouse= (a directory) or catalog= (the properties of a catalog)"
     yield from _check_package("pyiceberg")
@@ -346,11 +357,18 @@ def _check_dead_letter(letters: Any) -> Iterator[str]:
 
 
 def _doubles(pipeline: Pipeline) -> Iterator[Problem]:
+    from ottla.spark.pipeline.frames import DEAD_LETTER_SUFFIX
+
     seen: set[str] = set()
     for stream in pipeline.streams:
         if stream.name in seen:
             yield pipeline.problem(stream, "name", f"there are two streams named {stream.name!r}")
         seen.add(stream.name)
+    for stream in pipeline.streams:
+        if stream.dead_letter is not None and stream.name + DEAD_LETTER_SUFFIX in seen:
+            other = stream.name + DEAD_LETTER_SUFFIX
+            what = f"its dead letters have the name of the stream {other!r}, and its checkpoint"
+            yield pipeline.problem(stream, "dead_letter", what)
 
 
 def _cycles(pipeline: Pipeline) -> Iterator[Problem]:

@@ -715,7 +715,11 @@ class Runner:
             if self._unwritten:
                 self._home.write_run(self._run)
             self._home.write_progress(
-                {"at_ms": _now_ms(), "brokers_problem": lags.problem, "streams": self._streams}
+                {
+                    "at_ms": _now_ms(),
+                    "brokers_problem": lags.problem and self._hide(lags.problem),
+                    "streams": self._streams,
+                }
             )
 
     def _log_figures(self, final: bool = False) -> None:
@@ -794,13 +798,18 @@ def read_spec(fd: int) -> Spec:
     return Spec.of(json.loads(line))
 
 
-def main() -> int:
-    spec = read_spec(0)
-    file = open(spec.log, "a")  # noqa: SIM115 - closed below, where a full disk is no reason for another end
+def quieted(spec: Spec) -> Callable[[str], str]:
+    """What takes this run's secrets out of a text; from now on this process's own streams are without them."""
     hide = hiding(spec.secrets.values())
     if spec.secrets:
         sys.stderr, sys.stdout = DiscreetStream(sys.stderr, hide), DiscreetStream(sys.stdout, hide)
-    log = RunLog(file, hide)
+    return hide
+
+
+def main() -> int:
+    spec = read_spec(0)
+    file = open(spec.log, "a")  # noqa: SIM115 - closed below, where a full disk is no reason for another end
+    log = RunLog(file, quieted(spec))
     try:
         return Runner(spec, log).run()
     except state.AlreadyRunning as error:

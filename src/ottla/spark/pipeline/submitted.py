@@ -18,7 +18,7 @@ from ottla.spark.connection import CONFIG_FILE
 from ottla.spark.pipeline import state
 from ottla.spark.pipeline.declare import PipelineError
 from ottla.spark.pipeline.load import load
-from ottla.spark.pipeline.runner import RunLog, Runner, Spec
+from ottla.spark.pipeline.runner import RunLog, Runner, Spec, quieted
 
 
 def parser() -> argparse.ArgumentParser:
@@ -73,10 +73,14 @@ def main(arguments: Sequence[str]) -> int:
         secrets=pipeline.secrets,
         submitted=args.master is None,
     )
+    log = RunLog(sys.stdout, quieted(spec))
     try:
-        return Runner(spec, RunLog(sys.stdout)).run()
+        return Runner(spec, log).run()
     except state.AlreadyRunning as error:
         print(f"ottla: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:  # before anything has begun: this run cannot keep its own files
+        print(f"ottla: {home.path} cannot be written: {error.strerror or error}", file=sys.stderr)
         return 1
 
 

@@ -93,6 +93,18 @@ def test_logs_follows_until_the_run_ends(home: Home, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.endswith("line 5\nthe last word\n")
 
 
+def test_a_log_that_somebody_cuts_is_followed_from_its_beginning(
+    home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def cut(_: Home) -> bool:
+        (home.logs / "1.log").write_text("anew\n")
+        return False
+
+    monkeypatch.setattr(Home, "is_running", cut)
+    assert pipeline(home, "logs", "clicks", "-f") == 0
+    assert capsys.readouterr().out.endswith("line 5\nanew\n")
+
+
 def test_a_run_that_was_half_written_is_one_line(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
     """As a machine that loses its power leaves it."""
     (home.path / "run.json").write_text("")
@@ -408,8 +420,8 @@ def test_reset_and_savepoint_leave_alone_what_is_not_theirs(
         checkpoint(home, stream)
     write_owner(home.checkpoints / "orders", "another", "orders")
     write_owner(home.checkpoints / "noted", "clicks", "noted")
-    table = home.checkpoints / "lake" / "_delta_log"
-    table.mkdir(parents=True)
+    (home.checkpoints / "lake" / "_delta_log").mkdir(parents=True)
+    (home.checkpoints / "empty").mkdir()
     assert pipeline(home, "savepoint", "clicks", "--to", str(tmp_path / "saved")) == 1
     assert "orders" not in capsys.readouterr().err, "it is not even looked at"
     assert pipeline(home, "reset", "clicks", "--stream", "orders") == 2

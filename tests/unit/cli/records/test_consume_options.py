@@ -39,6 +39,14 @@ def test_a_duration_is_so_long_ago(text: str) -> None:
     assert before - 900_000 <= parse_moment_ms(text) <= time.time_ns() // 1_000_000 - 900_000
 
 
+@pytest.mark.parametrize(
+    "text", ["9" * 20, "9" * 5000, "2026-02-30", "2026-11-01T25:00", "", "²", "2026-11-01T00:00+99:00"]
+)
+def test_what_is_no_moment_is_one_line(text: str) -> None:
+    with pytest.raises(UsageError, match="is no time"):
+        parse_moment_ms(text)
+
+
 def test_an_end_may_be_relative_too() -> None:
     limits = Range(["@2h", "e@1h"])
     assert limits.kind == "timestamp"

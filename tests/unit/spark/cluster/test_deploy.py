@@ -10,6 +10,7 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -305,6 +306,42 @@ def test_the_command_writes_a_manifest(pipeline: Path, tmp_path: Path, to: str, 
     config_map, document = json.loads((tmp_path / f"clicks-{kind}.json").read_text())["items"]
     assert violations(document, JOB if kind == "job" else SPARK_APPLICATION) == []
     assert config_map["data"]["clicks.py"] == PIPELINE
+
+
+class Talking:
+    """A runner that says what it should not, and finds no room."""
+
+    def __init__(self, spec: Any, log: Any) -> None:
+        self._spec, self._log = spec, log
+
+    def run(self) -> int:
+        token = self._spec.secrets["TOKEN"]
+        self._log.say(f"using {token}")
+        print(f"error with {token}", file=sys.stderr)
+        raise PermissionError(13, "Permission denied")
+
+
+def test_what_others_start_names_no_secret_and_says_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ottla.spark.pipeline import submitted
+
+    file = tmp_path / "p.py"
+    file.write_text(
+        "from ottla.spark import pipeline, secret, topic\n"
+        "@pipeline.stream(out=topic('out'))\n"
+        "def copy(rows=topic('in', schema='n int'), token=secret('TOKEN')):\n    return rows\n"
+    )
+    monkeypatch.setenv("OTTLA_SECRET_TOKEN", "hunter2-unlikely")
+    monkeypatch.setattr(submitted, "Runner", Talking)
+    monkeypatch.setattr(submitted, "hold", lambda _: None)
+    for name in ("stdout", "stderr"):  # to be put back
+        monkeypatch.setattr(sys, name, getattr(sys, name))
+    state = str(tmp_path / "state")
+    assert submitted.main([str(file), "-b", "h:1", "--state-dir", state]) == 1
+    found = capsys.readouterr()
+    assert "using ***" in found.out
+    assert found.err == f"error with ***\nottla: {state}/p cannot be written: Permission denied\n"
 
 
 def test_the_program_of_all_three_knows_its_arguments() -> None:

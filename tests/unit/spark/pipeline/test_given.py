@@ -261,6 +261,9 @@ def test_a_file_of_parameters(tmp_path: Path, name: str, text: str) -> None:
         ("p.json", b'{"a": [1]}', "a: takes a number, text, true, false or a time, not list"),
         ("p.json", b'{"a": null}', "a: takes a number, text, true, false or a time, not NoneType"),
         ("p.toml", b"#" * 1_000_001, "larger than 1,000,000 bytes"),
+        ("p.json", b'{"a": 1, "b": 2, "a": 3}', "a is there twice"),
+        ("p.json", b'{"copy": {"a": 1}, "copy.a": 3}', "copy.a is there twice"),
+        ("p.toml", b'"copy.a" = 1\n[copy]\na = 2', "copy.a is there twice"),
     ],
 )
 def test_a_file_of_parameters_that_is_none(tmp_path: Path, name: str, data: bytes, words: str) -> None:
@@ -299,6 +302,7 @@ def test_a_command_is_run_without_a_shell(tmp_path: Path) -> None:
     [
         (f"print({PASSWORD!r}); raise SystemExit(3)", "ended with code 3"),
         ("pass", "is empty"),
+        ("print(); print()", "is empty"),
         (f"print('x' * {MAX_SECRET_BYTES + 100_000})", "longer than 65,536 bytes|ended with code"),
         ("import sys; sys.stdout.buffer.write(bytes([255]))", "not UTF-8 text"),
     ],

@@ -21,7 +21,7 @@ from ottla.spark.pipeline.lake import delta as lake_delta
 from ottla.spark.pipeline.lake import iceberg as lake_iceberg
 from ottla.spark.pipeline.lake.common import TableMismatchError, is_written
 from ottla.spark.pipeline.lake.delta_log import delta_statistics, delta_text, delta_value, hive_path
-from ottla.spark.pipeline.lake.files import Job, Written, runs, width_for, write_rows
+from ottla.spark.pipeline.lake.files import Job, Written, key_task, runs, width_for, write_rows
 from ottla.spark.pipeline.lake.fit import fit_rows, fitted
 from ottla.spark.pipeline.lake.merge import Candidate, candidates
 from ottla.spark.pipeline.lake.spec import Part, parse_every, parse_part, parse_size, parse_sort
@@ -478,6 +478,11 @@ def test_a_partition_of_such_a_time_is_one_line(target: Any, tmp_path: Path) -> 
     ) as caught:
         write(table, rows)
     assert "\n" not in str(caught.value)
+    if target is IcebergTarget:
+        by_day = target(tmp_path / "by_day", partition_by="day(t)")
+        store = by_day.job(by_day.prepare(rows.schema)).store
+        with pytest.raises(TableMismatchError, match="a value in t that the table cannot be partitioned by"):
+            next(key_task(store, {})(iter(rows.to_batches())))
 
 
 @TARGETS

@@ -106,7 +106,9 @@ def test_an_event_says_what_is_read_and_written_and_why_it_failed() -> None:
 
 
 @contextmanager
-def listener(status: int = 200) -> Iterator[tuple[str, list[tuple[str, str | None, dict[str, Any]]]]]:
+def listener(
+    status: int = 200, location: str | None = None
+) -> Iterator[tuple[str, list[tuple[str, str | None, dict[str, Any]]]]]:
     """Who is told, and what."""
     heard: list[tuple[str, str | None, dict[str, Any]]] = []
 
@@ -114,6 +116,13 @@ def listener(status: int = 200) -> Iterator[tuple[str, list[tuple[str, str | Non
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             heard.append((self.path, self.headers.get("Authorization"), body))
+            self.send_response(status)
+            if location is not None:
+                self.send_header("Location", location)
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            heard.append((self.path, self.headers.get("Authorization"), {}))
             self.send_response(status)
             self.end_headers()
 
@@ -162,6 +171,17 @@ def test_a_url_that_refuses_is_told_once_and_without_its_secrets() -> None:
     assert len(said) == 1
     assert said[0].startswith("lineage is not told at http://127.0.0.1")
     assert "hush" not in said[0]
+
+
+def test_a_url_that_leads_elsewhere_is_not_followed_with_the_key() -> None:
+    said: list[str] = []
+    with listener(200) as (other, heard), listener(302, other) as (url, _):
+        lineage = OpenLineage(url, said.append, api_key="hush")
+        lineage.started(made(), "b:1")
+        lineage.close()
+    assert heard == []
+    assert len(said) == 1
+    assert "302" in said[0]
 
 
 def test_without_a_url_nobody_is_told() -> None:

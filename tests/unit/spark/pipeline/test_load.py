@@ -182,6 +182,22 @@ def test_a_decorated_function_can_be_called_by_a_test(tmp_path: Path) -> None:
             "clicks.py:2: copy(out): order_by: says which of several rows",
         ),
         (
+            stream(more=', dead_letter="bad"')
+            + stream(more=', name="copy.dead_letter"').replace("def copy", "def other"),
+            "clicks.py:2: copy(dead_letter): its dead letters have the name of the stream 'copy.dead_letter', and its "
+            "checkpoint",
+        ),
+        (
+            stream(out='delta("/lake/50%/x")'),
+            "clicks.py:2: copy(out): path: '/lake/50%/x' has a '%' in it, which tables of a lake cannot have: "
+            "name another directory",
+        ),
+        (
+            stream(out='iceberg("a.b", warehouse="/lake/#1")'),
+            "clicks.py:2: copy(out): warehouse: '/lake/#1' has a '#' in it, which tables of a lake cannot have: "
+            "name another directory",
+        ),
+        (
             stream(out='iceberg("events", warehouse="w")'),
             "clicks.py:2: copy(out): 'events' is no table: namespace",
         ),

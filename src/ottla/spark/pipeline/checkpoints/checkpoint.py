@@ -527,7 +527,9 @@ def checkpoints_of(pipeline: str, root: Path) -> list[Path]:
 
 
 def _is_checkpoint(path: Path) -> bool:
-    return (path / "offsets").is_dir() or (path / "metadata").is_file() or (path / OWNER).is_file()
+    """Or what is there of one that was never begun: an empty directory."""
+    names = {entry.name for entry in path.iterdir()}
+    return not names or OWNER in names or "offsets" in names or (path / "metadata").is_file()
 
 
 def owner_of(path: Path) -> tuple[str, str] | None:

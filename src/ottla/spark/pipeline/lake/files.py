@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -242,10 +243,16 @@ def write_rows(job: Job, suffix: str, batches: Iterable[pa.RecordBatch]) -> list
 
 def partition_values(store: Store, run: pa.Table) -> tuple[Any, ...]:
     """Of rows of one partition; TableMismatchError where a value cannot be one of a partition."""
+    with _partitioning(store):
+        return store.values({name: run.column(name)[0].as_py() for name in store.sources()})
+
+
+@contextmanager
+def _partitioning(store: Store) -> Iterator[None]:
     from ottla.spark.pipeline.lake.common import TableMismatchError
 
     try:
-        return store.values({name: run.column(name)[0].as_py() for name in store.sources()})
+        yield
     except (OverflowError, ValueError) as error:
         raise TableMismatchError(
             f"a row of the result has a value in {', '.join(store.sources())} that the table cannot be partitioned by "
@@ -321,7 +328,8 @@ def key_task(store: Store, secrets: Mapping[str, str]) -> Callable[[Iterator[Any
 
         with discreetly(secrets):
             for batch in batches:
-                key = store.key(as_stored(pa.Table.from_batches([batch])))
+                with _partitioning(store):
+                    key = store.key(as_stored(pa.Table.from_batches([batch])))
                 yield batch.append_column(PARTITION_COLUMN, key)
 
     return add

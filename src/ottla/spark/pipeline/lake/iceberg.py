@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table import FileScanTask, Table, Transaction
-    from pyiceberg.table.metadata import TableMetadata
     from pyspark.sql import DataFrame
 
 log = logging.getLogger(__name__)
@@ -637,14 +636,14 @@ def _commit(
     """Files of an append or a replacement into the table. Files of a batch that is not to be are taken away."""
     from pyiceberg.exceptions import CommitFailedException
 
-    before = table.metadata
+    schema, spec = table.metadata.current_schema_id, table.metadata.default_spec_id
     for attempt in range(ATTEMPTS):
         mark = mark_of(table, query)
         if attempt:
             try:
                 is_there = is_written(str(sink), mark, batch_id, adopt=sink.adopt)
                 if not is_there:
-                    _still_fits(sink, table, wanted, before)
+                    _still_fits(sink, table, wanted, schema, spec)
             except Exception:
                 discard(job.store, written, lambda: _named(sink))
                 raise
@@ -703,16 +702,15 @@ def _replace(
         transaction.set_properties(properties)
 
 
-def _still_fits(sink: Iceberg, table: Table, wanted: pa.Schema, before: TableMetadata) -> None:
+def _still_fits(sink: Iceberg, table: Table, wanted: pa.Schema, schema: int, spec: int) -> None:
     """Files that were written for the table as it was have to be right for it as it is."""
     from ottla.spark.pipeline.lake.fit import fitted
 
     fit = fitted(
         str(sink), arrow_schema_of(table.schema()), wanted, additive=bool(sink.evolve), can_widen=True
     )
-    now = table.metadata
-    same_spec = now.default_spec_id == before.default_spec_id
-    if fit.changes or not same_spec or now.current_schema_id != before.current_schema_id:
+    metadata = table.metadata
+    if fit.changes or metadata.default_spec_id != spec or metadata.current_schema_id != schema:
         raise RuntimeError(f"somebody changed the {sink} while a batch was written: it is tried again")
 
 

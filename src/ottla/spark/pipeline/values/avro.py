@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 
 MAX_SCHEMA_BYTES = 4_000_000
+MAX_PRECISION = 38
+MAX_SHOWN = 200
 _PRIMITIVES = {
     "null": "void",
     "boolean": "boolean",
@@ -71,9 +73,13 @@ def read_schema(schema: Any, base_dir: Path) -> Any:
     if schema.lstrip()[:1] in ("{", "["):
         return _parsed(schema, "schema")
     path = base_dir / schema
-    if not path.is_file():
+    try:
+        is_there = path.is_file()
+    except OSError:  # no name of a file
+        is_there = False
+    if not is_there:
         raise DeclarationError(
-            f"schema: there is no file {schema!r} (an Avro schema as JSON, or an .avsc file)"
+            f"schema: there is no file {schema[:MAX_SHOWN]!r} (an Avro schema as JSON, or an .avsc file)"
         )
     if path.stat().st_size > MAX_SCHEMA_BYTES:
         raise DeclarationError(f"schema {schema}: larger than {MAX_SCHEMA_BYTES:,} bytes")
@@ -97,7 +103,7 @@ def without_unknown(schema: Any) -> Any:
 def _parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DeclarationError(f"{where}: is not JSON: {error}") from None
 
 
@@ -131,7 +137,12 @@ def _spark_type(schema: Any, path: str, named: dict[str, Any], inside: tuple[str
     if "name" in schema and kind in ("record", "error", "enum", "fixed"):
         named[schema["name"]] = schema
     if schema.get("logicalType") == "decimal":
-        return types.DecimalType(schema["precision"], schema.get("scale", 0))
+        precision = schema.get("precision", 0)
+        if not 1 <= precision <= MAX_PRECISION:
+            raise DeclarationError(
+                f"schema: field {path!r} is a decimal of {precision} digits; Spark has 1 to {MAX_PRECISION}"
+            )
+        return types.DecimalType(precision, schema.get("scale", 0))
     if schema.get("logicalType") in _LOGICAL:
         return _simple(_LOGICAL[schema["logicalType"]])
     if kind in ("record", "error"):
@@ -324,11 +335,11 @@ def decoder(writer: Any, reader: Any = None, start: int = 0) -> Decode:
     def decode(value: bytes) -> dict[str, Any]:
         stream = BytesIO(value)
         stream.seek(start)
-        row = schemaless_reader(stream, parsed, wanted)
+        row: dict[str, Any] = schemaless_reader(stream, parsed, wanted)
         left = len(value) - stream.tell()
         if left:
             raise ValueError(f"{left} bytes are left over after the record")
-        return row  # type: ignore[return-value]
+        return row
 
     return _naming_the_end(decode)
 

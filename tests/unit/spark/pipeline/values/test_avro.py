@@ -65,6 +65,17 @@ def test_a_schema_as_columns() -> None:
         (record(("a", "strng")), "strng"),
         (record(("a", ["int", "string"])), "field 'a' is a union of 2 types"),
         (record(("a", ["null", "n.R"])), "field 'a' contains itself"),
+        (
+            record(("a", {"type": "bytes", "logicalType": "decimal"})),
+            "a decimal of 0 digits; Spark has 1 to 38",
+        ),
+        (
+            record(("a", {"type": "bytes", "logicalType": "decimal", "precision": 50})),
+            "a decimal of 50 digits",
+        ),
+        (record(("a", {"type": "array", "items": "null"})), "field 'a' is an array of nothing"),
+        ('{"a":' * 100_000, "schema: is not JSON"),
+        ("a" * 5000, "there is no file 'aaa"),
     ],
 )
 def test_a_schema_that_is_wrong(schema: Any, words: str) -> None:
