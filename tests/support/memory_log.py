@@ -196,10 +196,12 @@ class MemoryLog(Log):
         end = segment.nexts[-1] if segment.nexts else disk.base_offset
         start = max(disk.log_start_offset, disk.base_offset)
         epochs = MemoryEpochs(disk.epochs)
+        in_file = epochs.entries
+        epochs.forget_from(disk.base_offset)
         for _, view in segment.batches():
             if view.partition_leader_epoch > epochs.latest:
                 epochs.begin(view.partition_leader_epoch, view.base_offset)
-        epochs.settle(start, end)
+        epochs.settle(start, end, in_file)
         producers = MemoryProducers(topic_partition, NOWHERE, expiration_ms=MAX_LONG)
         rebuild_producer_state(producers, [segment], start, end, now_ms)
         loaded = LoadedLog([segment], start, min(disk.recovery_point, end), end)

@@ -421,6 +421,8 @@ class BrokerServer:
             try:
                 return LogConfig.from_values(self.config.topic_values(overrides))
             except ConfigError as error:
+                if not overrides:
+                    raise  # it is the broker's own
                 # Another version may know keys that this one does not: the topic is served without them.
                 log.error("a setting of topic %s is not applied: %s", topic, error)
                 if error.key is None or overrides.pop(error.key, None) is None:

@@ -576,8 +576,9 @@ class ReplicaFetcher:
                 if records:
                     # Those that came last are asked for last: the others are not starved by them.
                     self._states[key] = self._states.pop(key)
-        except OutOfFilesError as error:
-            self._complain(state, str(error), logging.ERROR)
+        except (OutOfFilesError, MemoryError) as error:
+            # That passes, and the log is as it was.
+            self._complain(state, str(error) or "there is not enough memory", logging.ERROR)
             self._delay(key, state, now_ms)
         except StorageError as error:
             self._fail(key, state, str(error), logging.ERROR)

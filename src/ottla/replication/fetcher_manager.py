@@ -35,6 +35,7 @@ from ottla.net.peers import Node
 from ottla.replication.fetcher import FetcherSettings, ReplicaFetcher, Request
 from ottla.replication.partition import Partition
 from ottla.security.channels import PLAINTEXT, ChannelSecurity
+from ottla.storage.errors import OutOfFilesError
 from ottla.storage.log.log import Log, Truncation
 from ottla.storage.log_manager import LogManager
 from ottla.wire.messages.fetch import FetchRequest
@@ -45,6 +46,8 @@ OWNER: Final = "replica fetchers"
 # A leader answers with one batch more than was asked for, and a batch is never larger than a segment.
 LARGEST_BATCH_BYTES: Final = 1 << 30
 MAX_FRAME_BYTES: Final = 2**31 - 1
+# How long after a descriptor was missing another try is made to write the checkpoints of truncations.
+SETTLE_AGAIN_S: Final = 1.0
 RECEIVE_BUFFER: Final = "replica.socket.receive.buffer.bytes"
 
 # From which metadata version on followers fetch, and look up offsets, by which version of the request.
@@ -333,13 +336,20 @@ class _FetcherLoop:
             if self._manager.has_truncations:
                 # Whoever was added may have been cut, and an earlier try to wait for the disk may have failed. Others
                 # may be added during this one: nothing is asked unless there is nothing to wait for.
-                await self._manager.settle()
+                await self._settle()
                 continue
             request = fetcher.next_request(monotonic_ms())
             if request is None:
                 await self._wait_until(fetcher.next_due_ms())
             else:
                 await self._ask(request)
+
+    async def _settle(self) -> None:
+        try:
+            await self._manager.settle()
+        except OutOfFilesError as error:
+            logger.error("broker %d is not followed for now: %s", self._leader, error)
+            await asyncio.sleep(SETTLE_AGAIN_S)
 
     async def _prepare(self, partition: Partition, truncation: Truncation) -> None:
         """The others are followed meanwhile."""

@@ -499,13 +499,14 @@ def test_a_log_that_is_offline_is_not_followed(tmp_path: Path, leader: Leader) -
     assert list(fetcher.failed.values()) == [ours]
 
 
-def test_for_want_of_a_descriptor_it_is_tried_again(
-    tmp_path: Path, leader: Leader, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [OutOfFilesError("none left"), MemoryError()])
+def test_for_want_of_a_descriptor_or_memory_it_is_tried_again(
+    tmp_path: Path, leader: Leader, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     ours = follower(tmp_path / "ours")
     fetcher = fetcher_of(ours)
     with monkeypatch.context() as patched:
-        patched.setattr(Partition, "append_as_follower", _raising(OutOfFilesError("none left")))
+        patched.setattr(Partition, "append_as_follower", _raising(error))
         one_round(fetcher, leader)
     assert not fetcher.failed
     one_round(fetcher, leader, BACKOFF_MS)

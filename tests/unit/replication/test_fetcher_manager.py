@@ -36,6 +36,7 @@ from ottla.model.java_hash import java_hash_code
 from ottla.model.pending import Pending
 from ottla.net.peers import Node
 from ottla.replication import fetcher as fetcher_module
+from ottla.replication import fetcher_manager
 from ottla.replication.fetcher_manager import ReplicaFetcherManager, fetcher_id, request_version
 from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
@@ -394,6 +395,32 @@ def test_after_a_truncation_nothing_is_asked_before_it_is_on_the_disk(tmp_path: 
             here.logs.may_finish.set()
             await eventually(lambda: len(here.network.asked) > 1)
             assert here.logs.checkpoints == 1
+
+    run(test)
+
+
+def test_checkpoints_that_find_no_descriptor_are_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fetcher_manager, "SETTLE_AGAIN_S", 0)
+
+    async def test() -> None:
+        leader, ours = leading(tmp_path / "leader"), follower(tmp_path / "ours")
+        async with world({LEADER: leader}) as here:
+            real, tries = here.logs.checkpoint_truncations, list[int]()
+
+            async def checkpoint_truncations() -> None:
+                tries.append(len(here.network.asked))
+                if len(tries) < 3:
+                    raise OutOfFilesError("none left")
+                await real()
+
+            monkeypatch.setattr(here.logs, "checkpoint_truncations", checkpoint_truncations)
+            here.logs.cut = 1
+            here.manager.follow([ours])
+            await eventually(lambda: content(ours.log) == content(leader.log()))
+            assert tries == [0, 0, 0]
+            assert not [each for each in caplog.records if each.exc_info], "it is no bug"
 
     run(test)
 

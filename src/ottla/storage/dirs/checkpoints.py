@@ -30,6 +30,7 @@ PARTITION_METADATA_FILE = "partition.metadata"
 CHECKPOINT_VERSION = 0
 CLEAN_SHUTDOWN_VERSION = 0
 UNKNOWN_BROKER_EPOCH = -1
+MAX_INT64 = (1 << 63) - 1
 
 # A line is a topic of at most 249 characters, an int32 and an int64; a million partitions is beyond any node.
 MAX_CHECKPOINT_BYTES = 300 * 1_000_000
@@ -96,8 +97,11 @@ def parse_offsets(content: bytes, source: str) -> dict[TopicPartition, int]:
 
 
 def _parse_offset(words: list[str]) -> tuple[TopicPartition, int]:
-    topic, partition, offset = words
-    return TopicPartition(topic, int(partition)), int(offset)
+    topic, partition, text = words
+    offset = int(text)
+    if abs(offset) > MAX_INT64:
+        raise ValueError("no offset")
+    return TopicPartition(topic, int(partition)), offset
 
 
 class OffsetCheckpoint:

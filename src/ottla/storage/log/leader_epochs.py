@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ottla.model.ids import NO_LEADER_EPOCH
-from ottla.storage.dirs.checkpoints import CheckpointError, format_checkpoint, parse_checkpoint
+from ottla.storage.dirs.checkpoints import MAX_INT64, CheckpointError, format_checkpoint, parse_checkpoint
 from ottla.storage.errors import is_out_of_files
 from ottla.storage.files import fsync_file, read_small, replace_small
 
 logger = logging.getLogger(__name__)
 
 FILE_NAME: Final = "leader-epoch-checkpoint"
+MAX_INT32: Final = (1 << 31) - 1
 # No epoch: what is known is more, or less, than the file says.
 UNSETTLED: Final = -2
 
@@ -46,8 +47,10 @@ def parse_epochs(content: bytes, source: str) -> list[EpochEntry]:
 def _parse_epoch(words: list[str]) -> EpochEntry:
     epoch, start_offset = words
     entry = EpochEntry(int(epoch), int(start_offset))
-    if min(entry) < 0:
-        raise ValueError("negative")
+    if not (0 <= entry.epoch <= MAX_INT32 and 0 <= entry.start_offset <= MAX_INT64):
+        raise ValueError(
+            "no epoch, or no offset"
+        )  # no request has room for it, that of no other partition either
     return entry
 
 
@@ -128,16 +131,34 @@ class LeaderEpochFileCache:
             return self._entries
         return [EpochEntry(before[-1].epoch, start_offset), *self._entries[len(before) :]]
 
-    def settle(self, log_start_offset: int, log_end_offset: int) -> None:
+    def forget_from(self, offset: int) -> None:
+        """All batches from here on are about to be read, and say their epochs themselves.
+
+        A power cut may have left an older file, with epochs of batches that were cut off before.
+        """
+        self._keep(self._before(offset))
+
+    def put_before(self, found: list[EpochEntry]) -> None:
+        """These were found in batches before the first epoch that is known: the file was lost."""
+        newest = found[-1].epoch if found else NO_LEADER_EPOCH
+        self._keep([*found, *(entry for entry in self._entries if entry.epoch > newest)])
+
+    def settle(self, log_start_offset: int, log_end_offset: int, in_file: list[EpochEntry]) -> None:
         """A log was loaded: what lies outside of it goes, and what was found in it is written.
 
-        Entries that only go are not worth a write: they would go again at the next load.
+        Entries of the file that only go are not worth a write: they would go again at the next load.
         """
-        found = self.settled == UNSETTLED
+        found = self._entries
+        self._entries = in_file
+        self._entries = self._before(log_end_offset)
+        left = self._after(log_start_offset)
+        self._entries = found
         self._keep(self._before(log_end_offset))
         self._keep(self._after(log_start_offset))
-        if found:
+        if self._entries != left:
             self._write()
+        elif self._entries == in_file:
+            self.settled = self.latest
 
     def clear(self) -> None:
         self._replace([])

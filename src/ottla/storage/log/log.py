@@ -83,9 +83,9 @@ from ottla.storage.validator import (
 logger = logging.getLogger(__name__)
 
 COPIED_BYTES: Final = 1 << 20
-# What a truncation opens beside the segments that go: the one that is left and its indexes, and those that are read
-# again from the last snapshot on.
-FILES_A_TRUNCATION: Final = 8
+# What a truncation opens beside the segments that go: the one that is left, its indexes, and one small file at a time.
+# The files of those that are read again from the last snapshot on may be closed for others.
+FILES_A_TRUNCATION: Final = 4
 # Batches that a thread replays before it lets the loop's thread go on.
 BATCHES_A_TURN: Final = 32
 

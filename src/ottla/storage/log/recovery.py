@@ -18,10 +18,12 @@ log is then as after a crash, and its log file as it was.
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import NO_LEADER_EPOCH
 from ottla.records.batch import BatchView
 from ottla.storage.config import LogConfig
 from ottla.storage.files import (
@@ -37,13 +39,14 @@ from ottla.storage.files import (
     file_name,
     offset_of,
 )
-from ottla.storage.log.leader_epochs import LeaderEpochFileCache
+from ottla.storage.log.leader_epochs import EpochEntry, LeaderEpochFileCache
 from ottla.storage.producers.state import (
     ProducerStateManager,
     never_abort,
     rebuild_producer_state,
     replay_batch,
 )
+from ottla.storage.segment.file_records import BASE_OFFSET, LEADER_EPOCH
 from ottla.storage.segment.indexes import AbortedTransaction, CorruptIndexError
 from ottla.storage.segment.segment import LogSegment
 
@@ -90,13 +93,15 @@ class LogLoader:
 
     def load(self) -> LoadedLog:
         """Tidies, recovers if need be, and brings epochs and producers to the end of the log."""
+        epochs_in_file = self._epochs.entries
         self._load_segments(self._finish_interrupted_swaps(self._list()))
         if not self._clean:
             self._recover_unflushed()
         log_end_offset = self._settle_end()
         segments = self._segments
         log_start_offset = max(self._log_start_offset, segments[0].base_offset)
-        self._epochs.settle(log_start_offset, log_end_offset)
+        self._find_lost_epochs(log_start_offset, log_end_offset)
+        self._epochs.settle(log_start_offset, log_end_offset, epochs_in_file)
         self._producers.remove_stray_snapshots({segment.base_offset for segment in segments})
         rebuild_producer_state(
             self._producers,
@@ -218,6 +223,7 @@ class LogLoader:
         first = max((i for i, base in enumerate(bases) if base <= self._recovery_point), default=0)
         if not bases:
             return
+        self._epochs.forget_from(bases[first])
         self._rebuild_producers(bases[first])
         for index in range(first, len(self._segments)):
             segment = self._segments[index]
@@ -279,6 +285,31 @@ class LogLoader:
             raise _damaged(f"offset {batch.base_offset} where at least {expected} has to follow")
         if not segment.can_hold_offset(batch.last_offset):
             raise _damaged(f"offset {batch.last_offset} is too far from the segment's base")
+
+    def _find_lost_epochs(self, log_start_offset: int, log_end_offset: int) -> None:
+        """Reads the epochs of batches of which the file does not know: it is damaged, or a power cut has emptied it.
+
+        Without them a follower that has other records there would not hear of it.
+        """
+        known = self._epochs.entries
+        first = min(known[0].start_offset if known else log_end_offset, log_end_offset)
+        if first <= log_start_offset:
+            return
+        found: list[EpochEntry] = []
+        for segment in self._segments:
+            if segment.base_offset >= first:
+                break
+            with suppress(KafkaError):  # what lies beyond a damage cannot be read, either
+                for _, header in segment.headers():
+                    self._check_on()
+                    epoch, base_offset = header[LEADER_EPOCH], header[BASE_OFFSET]
+                    if base_offset >= first:
+                        break
+                    if epoch > (found[-1].epoch if found else NO_LEADER_EPOCH):
+                        found.append(EpochEntry(epoch, base_offset))
+        if found:
+            logger.warning("%s: %d leader epochs were found in the batches alone", self._dir, len(found))
+            self._epochs.put_before(found)
 
     def _replay(self, segment: LogSegment, batch: BatchView) -> None:
         producers = self._producers

@@ -51,6 +51,7 @@ def test_empty_forms_have_no_entries(content: bytes) -> None:
         b"0\n2\na 0 1\n",
         b"0\n1\na 0\n",
         b"0\n1\na 0 z\n",
+        b"0\n1\na 0 9223372036854775808\n",
         b"0\n1\n\n",
         b"\xff\n",
     ],

@@ -76,7 +76,17 @@ def test_truncation_from_the_start_keeps_the_epoch_of_the_offset(
 
 
 @pytest.mark.parametrize(
-    "content", [b"1\n0\n", b"0\n2\n1 2\n", b"0\n1\n1\n", b"0\n1\n1 -2\n", b"\xff\xfe", b"0\n1\nx y\n"]
+    "content",
+    [
+        b"1\n0\n",
+        b"0\n2\n1 2\n",
+        b"0\n1\n1\n",
+        b"0\n1\n1 -2\n",
+        b"\xff\xfe",
+        b"0\n1\nx y\n",
+        b"0\n1\n2147483648 2\n",
+        b"0\n1\n1 9223372036854775808\n",
+    ],
 )
 def test_a_damaged_file_counts_as_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FILE_NAME).write_bytes(content)
@@ -106,7 +116,7 @@ def test_an_epoch_that_was_dropped_and_comes_back_with_records_is_written(tmp_pa
     """The file may keep an epoch that loading has dropped; it must not be taken for settled."""
     LeaderEpochFileCache(tmp_path).assign(5, 100)
     loaded = LeaderEpochFileCache.load(tmp_path)
-    loaded.settle(0, 100)
+    loaded.settle(0, 100, loaded.entries)
     assert loaded.latest == -1
     assert loaded.settled != 5
     loaded.assign(4, 100)  # a leader that had more of epoch 4 than this replica had
@@ -119,12 +129,13 @@ def test_loading_writes_what_recovery_found_and_nothing_else(
     file = tmp_path / FILE_NAME
     before = file.stat().st_ino
     loaded = LeaderEpochFileCache.load(tmp_path)
-    loaded.settle(15, 35)
+    loaded.settle(15, 35, loaded.entries)
     assert loaded.entries == [EpochEntry(2, 15), EpochEntry(4, 20)]
     assert file.stat().st_ino == before
     recovered = LeaderEpochFileCache.load(tmp_path)
+    in_file = recovered.entries
     recovered.begin(9, 60)  # as a batch after the recovery point says
-    recovered.settle(0, 70)
+    recovered.settle(0, 70, in_file)
     assert (
         LeaderEpochFileCache.load(tmp_path).entries
         == recovered.entries

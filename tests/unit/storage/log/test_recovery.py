@@ -25,6 +25,7 @@ from tests.unit.storage.log_support import (
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.kernel import crc32c
 from ottla.storage.config import LogConfig
+from ottla.storage.log.leader_epochs import LeaderEpochFileCache
 from ottla.storage.log.log import Log
 from ottla.storage.segment import segment as segment_module
 from ottla.storage.segment.file_records import TimestampOffset
@@ -371,6 +372,46 @@ def test_lost_epochs_above_the_recovery_point_are_found_again(tmp_path: Path) ->
     again = open_log(log.dir, SMALL)
     assert again.epochs.latest == 3
     assert [again.epochs.epoch_for(offset) for offset in (0, 3, 6, 9)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"0\n1\nx y\n", b"0\n1\n3 9\n"])
+@pytest.mark.parametrize("how", ["clean", "crash"])
+def test_lost_epochs_below_the_recovery_point_are_found_again(
+    tmp_path: Path, content: bytes | None, how: str
+) -> None:
+    """A power cut may empty the file, which is rewritten whole for every new epoch; followers would not be cut."""
+    log = open_log(tmp_path, SMALL)
+    for i in range(12):
+        log.append_as_leader(batch(b"x"), i // 3, NOW)
+    expected = log.epochs.entries
+    log.flush(now_ms=NOW)
+    log.close()
+    file = log.dir / "leader-epoch-checkpoint"
+    file.unlink() if content is None else file.write_bytes(content)
+    for _ in range(2):
+        log = open_log(log.dir, SMALL, recovery_point=12, clean=how == "clean")
+        assert log.epochs.entries == expected
+        log.close()
+        assert LeaderEpochFileCache.load(log.dir).entries == expected, "and written"
+
+
+def test_epochs_of_what_was_cut_off_are_not_trusted_after_a_power_cut(tmp_path: Path) -> None:
+    """The file was written before the truncation, and what has taken its place since is older than it says."""
+    log = open_log(tmp_path, SMALL)
+    log.append_as_leader(batch(b"a"), 5, NOW)
+    log.append_as_leader(batch(b"b"), 6, NOW)
+    file = log.dir / "leader-epoch-checkpoint"
+    stale = file.read_bytes()
+    log.truncate_to(1, NOW)
+    log.append_as_leader(batch(b"c"), 5, NOW)
+    log.append_as_leader(batch(b"d"), 7, NOW)
+    expected = log.epochs.entries
+    assert expected == [(5, 0), (7, 2)]
+    log.close_handlers()
+    file.write_bytes(stale)
+    again = open_log(log.dir, SMALL)
+    assert again.epochs.entries == expected
+    assert again.epochs.end_offset_for(6, 3) == (5, 2), "a follower with the records of epoch 6 is cut"
 
 
 def test_epochs_beyond_the_end_are_forgotten(log: Log) -> None:
