@@ -33,6 +33,8 @@ from ottla.server.network.socket_server import (
 from ottla.server.network.tls import Handshakes, TlsBuffers, TlsLayer
 
 Handler = Callable[[bytes], Answer]
+# For a whole test, which takes a second or two on a machine that has nothing else to do.
+PATIENCE_S = 120
 
 
 def frame(body: bytes) -> bytes:
@@ -139,7 +141,7 @@ SECURITY: dict[str, bool] = {}
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:
     with asyncio.Runner(loop_factory=LOOP["factory"]) as runner:
-        runner.run(asyncio.wait_for(coroutine, 20))
+        runner.run(asyncio.wait_for(coroutine, PATIENCE_S))
 
 
 async def first_byte(server: Server) -> bytes:
