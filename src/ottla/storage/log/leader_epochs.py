@@ -2,11 +2,12 @@
 
 It is how a follower finds where its log and its leader's part.
 
-The file `leader-epoch-checkpoint` is text: version 0, the number of entries, and `epoch start-offset` a line. It
-is rewritten when entries are cut off and before the first batch of an epoch is appended, but waits for the disk
-only when the log is flushed: what it says of offsets above the recovery point is found again in the batches
-themselves. An epoch without records is known in memory only: loading a log drops it anyhow, as Kafka does, and
-ten thousand partitions that get a new leader at every start would be as many files written for nothing.
+The file `leader-epoch-checkpoint` is text: version 0, the number of entries, and `epoch start-offset` a line. It is
+rewritten when entries are cut off and before the first batch of an epoch is appended, but waits for the disk only
+when the log is flushed: what it says of offsets above the recovery point is found again in the batches themselves,
+and so is all of it if a power cut or damage has taken it. An epoch without records is known in memory only: loading
+a log drops it anyhow, as Kafka does, and ten thousand partitions that get a new leader at every start would be as
+many files written for nothing.
 
 Owned by its Log, on the event loop; `flush` may come from a thread.
 """

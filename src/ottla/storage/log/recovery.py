@@ -7,6 +7,9 @@ recovered: what was appended after half a batch could never be read. After anyth
 point on is read: batches are checked, the indexes made anew, and the log ends at the first batch that is torn or
 damaged; what comes after it was never flushed.
 
+Epochs from the recovery point on are what the batches say, and so are those before it of which the file, which a power
+cut may empty, does not know.
+
 Suffixes as in Kafka: `.deleted` files only wait to be unlinked; `.cleaned` ones are a compaction that was not
 finished; `.swap` ones a compaction that was, unless a `.cleaned` file at or before them shows that its segments
 had not all been renamed yet.
