@@ -40,6 +40,30 @@ def offsets_of(text: Any) -> Offsets:
     }
 
 
+def observed_metrics(report: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What the plans of a micro-batch have observed, by the names of the observations and of their columns.
+
+    Java and a listener give rows. A Spark Connect server gives their values beside their schema, which PySpark takes
+    for the columns.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, row in (report.get("observedMetrics") or {}).items():
+        columns = dict(row) if isinstance(row, Mapping) else row.asDict()
+        if columns.keys() == {"values", "schema"} and isinstance(columns["schema"], Mapping):
+            named = [str(field.get("name")) for field in columns["schema"].get("fields") or []]
+            columns = dict(zip(named, columns["values"] or [], strict=False))
+        found[name] = columns
+    return found
+
+
+def rows_read(report: Mapping[str, Any]) -> int:
+    """As Spark counts them; a Spark Connect server gives the count of each source alone."""
+    total = report.get("numInputRows")
+    if total is None:
+        total = sum(max(int(source.get("numInputRows") or 0), 0) for source in report.get("sources") or [])
+    return max(int(total), 0)
+
+
 def offsets_behind(source: Mapping[str, Any]) -> dict[str, str]:
     """How far a source of a query's progress is behind the ends of its partitions, as Spark's connector has it in
     `metrics`: minOffsetsBehindLatest, maxOffsetsBehindLatest, avgOffsetsBehindLatest. Nothing while it is not known.

@@ -7,7 +7,9 @@ whenever it comes, and starts Python there. So `./environment/bin/python` is the
 setting of the session; for the server only if it was started with PYSPARK_PYTHON of that name. One that has Ottla
 installed keeps its Python. What Spark starts outside of the session's directory (foreachBatch on the server, reading a
 stream among the executors) finds the same name in the server's and the executors' own working directories, if the
-server was started in a package's directory with the package's archives.
+server was started in a package's directory with the package's archives. Those are above the session's directory: where
+that environment has all of ours, what is sent is a script that leads to it. That matters, because Spark makes a session
+of each query, and unpacks what the session has for each of them, on every machine.
 
 Rules: what the server or an executor still lacks then is one line each (preflight), and nothing has been begun. Nothing
 is sent where nothing is missing, or where the user has named the executors' Python. Owned by the driver's side.
@@ -19,7 +21,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ottla.spark.cluster.package import ARCHIVES, PYTHON, Package
+from ottla.spark.cluster.environment import CONTENTS, MAX_CONTENTS_BYTES, covers
+from ottla.spark.cluster.package import ARCHIVES, PYTHON, SESSION_ARCHIVES, Package
 from ottla.spark.cluster.preflight import (
     ExecutorsDiffer,
     Remedies,
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 TASKS = 16
 EXECUTORS_PYTHON = "spark.sql.execution.pyspark.python"
 SERVER = "the Spark Connect server"
+# As seen from the session's directory, in which Python is started.
+SERVERS_ENVIRONMENT = "../environment"
 _LOOK = "ottla_look"
 
 
@@ -82,10 +87,54 @@ def furnish(spark: SparkSession, package: Callable[[], Package] | None) -> list[
 
 
 def send(spark: SparkSession, package: Package) -> None:
-    """The package's archives, and the name of the Python in them."""
+    """The package's archives, and the name of the Python in them; not the environment where it is there already."""
+    archives = SESSION_ARCHIVES if has_environment(spark, package) else ARCHIVES
     session: Any = spark  # of Spark Connect, which alone takes archives
-    session.addArtifacts(*(str(package.path / part) for part in ARCHIVES.split(",")), archive=True)
+    session.addArtifacts(*(str(package.path / part) for part in archives.split(",")), archive=True)
     spark.conf.set(EXECUTORS_PYTHON, PYTHON)
+
+
+def has_environment(spark: SparkSession, package: Package) -> bool:
+    """Whether the server was started with an environment that has all of this package's."""
+    try:
+        if "#environment" not in (spark.conf.get("spark.archives", "") or ""):
+            return False
+        spark.conf.set(EXECUTORS_PYTHON, f"{SERVERS_ENVIRONMENT}/bin/python")
+        return covers(json.loads(_contents(spark)), package.manifest)
+    except Exception:  # noqa: BLE001 - it does not start there, or is none of ours: ours is sent
+        return False
+
+
+def _contents(spark: SparkSession) -> str:
+    """What the executors' own environment says of itself: all have the one that the server was started with."""
+    from pyspark.sql.functions import udf
+
+    read = as_code(_read)
+    read.__defaults__ = (f"{SERVERS_ENVIRONMENT}/{CONTENTS}", MAX_CONTENTS_BYTES)
+    ((text,),) = spark.range(0, 1, 1, 1).select(udf(read, "string", useArrow=False)("id")).collect()
+    return str(text)
+
+
+def _read(_id: Any, path: str = "", size: int = 0) -> str:
+    with open(path) as file:
+        return file.read(size)
+
+
+def close_session(remote: str, session_id: str) -> None:
+    """End the session of a client that has died: what it began runs on, on the server, and keeps what it unpacked."""
+    from pyspark.sql.connect.client import SparkConnectClient
+
+    client = SparkConnectClient(with_session(remote, session_id))
+    try:
+        client.release_session()
+    finally:
+        client.close()
+
+
+def with_session(remote: str, session_id: str) -> str:
+    """The address of a server, and a session there."""
+    server, _, more = remote.partition(";")
+    return f"{server.rstrip('/')}/;{f'{more};' if more else ''}session_id={session_id}"
 
 
 def register(spark: SparkSession) -> None:

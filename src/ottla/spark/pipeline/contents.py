@@ -23,16 +23,15 @@ def request_for(
     platform: str | None = None,
     wheels: Path | None = None,
     python: str | None = None,
-    connect: bool = False,
 ) -> Request:
-    """What to pack of a pipeline; a Spark Connect server's Python is itself a client of that server."""
+    """What to pack of a pipeline."""
     ends = list(_ends(pipeline))
     extras = EXTRAS + (("lake",) if any(isinstance(end, Delta | Iceberg) for end in ends) else ())
     return Request(
         file=pipeline.path,
         name=pipeline.name,
         data_files=tuple(dict.fromkeys(_schemas(pipeline.path.parent, ends))),
-        extras=(*extras, "spark-connect") if connect else extras,
+        extras=extras,
         platform=platform,
         wheels=wheels,
         python=python,

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ottla.client.config import SECRET_KEYS
 from ottla.model.ids import TopicPartition
-from ottla.spark.cluster.connect import EXECUTORS_PYTHON, furnish
+from ottla.spark.cluster.connect import EXECUTORS_PYTHON, close_session, furnish
 from ottla.spark.cluster.environment import PackageError
 from ottla.spark.cluster.package import Package, needs_package
 from ottla.spark.cluster.preflight import ExecutorsDiffer, look_around
@@ -463,6 +463,7 @@ class Runner:
     def run(self) -> int:
         """Until it ends, is stopped or fails; the exit code."""
         with self._home.locked(), self._metrics():
+            self._run = replace(self._run, session=self._left_behind())
             self._write_state(state.STARTING)
             self._home.write_progress({})
             self._home.write_spec(self._spec.to_keep())
@@ -529,6 +530,8 @@ class Runner:
         self._log.say(f"starting Spark ({self._run.spark})")
         spark, packed = self._session(pipeline)
         try:
+            if spec.remote is not None:
+                self._take_over(spark)
             for warning in self._seen_to(spark, pipeline, packed):
                 self._log.say(warning)
             plans = plan(
@@ -634,12 +637,36 @@ class Runner:
         with environment.as_working_directory():
             return session(f"ottla {spec.name}", spec.master, None, conf, log_file=spec.spark_log), True
 
+    def _left_behind(self) -> str:
+        """The session of the run before on the same Spark Connect server, unless that run has ended it."""
+        before = self._home.run()
+        if before is None or before.spark != self._spec.remote:
+            return ""
+        return "" if before.state in (state.STOPPED, state.FINISHED) else before.session
+
+    def _take_over(self, spark: SparkSession) -> None:
+        """Note this session, for the next run; end the one of a run that died: its queries go on without it."""
+        session: Any = spark  # of Spark Connect
+        left = self._run.session
+        if left and left != session.session_id:  # one that the user has named is used again
+            try:
+                close_session(self._run.spark, left)
+            except Exception as error:  # noqa: BLE001 - queries that are started anew are stopped there by Spark
+                self._log.say(
+                    f"the session that the run before left behind is not closed: {first_line(error)}"
+                )
+            else:
+                self._log.say("closed the session that the run before left behind")
+        self._run = replace(self._run, session=session.session_id)
+        with self._without_files():
+            self._home.write_run(self._run)
+
     def _seen_to(self, spark: SparkSession, pipeline: Pipeline, packed: bool) -> list[str]:
         """Executors that are elsewhere can run what they get; warnings, or ExecutorsDiffer."""
         spec = self._spec
         if spec.remote is not None:
             its_own = EXECUTORS_PYTHON in spec.conf
-            return furnish(spark, None if its_own else lambda: self._package(pipeline, connect=True))
+            return furnish(spark, None if its_own else lambda: self._package(pipeline))
         if spec.submitted or not is_local(spec.master or "local"):
             return look_around(spark, packed)
         return []
@@ -657,9 +684,9 @@ class Runner:
             )
         return self._package(pipeline)
 
-    def _package(self, pipeline: Pipeline, connect: bool = False) -> Package:
+    def _package(self, pipeline: Pipeline) -> Package:
         self._log.say("packing the Python environment for the executors (once for each version)")
-        made = take(request_for(pipeline, connect=connect), self._home.path.parent / PACKAGES)
+        made = take(request_for(pipeline), self._home.path.parent / PACKAGES)
         self._log.say(f"the executors get {made.path}")
         return made
 

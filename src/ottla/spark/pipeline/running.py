@@ -55,7 +55,7 @@ from ottla.spark.pipeline.quality.changes import Changes
 from ottla.spark.pipeline.quality.expectations import observed as observed_expectations
 from ottla.spark.pipeline.replay import Replay
 from ottla.spark.pipeline.values.verdicts import verdicts_path
-from ottla.spark.progress import offsets_of
+from ottla.spark.progress import observed_metrics, offsets_of, rows_read
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -419,16 +419,11 @@ class Figures:
 
 def rows_in(report: Mapping[str, Any]) -> int:
     """Records read: as observed, else as Spark counts them (raw inputs are not observed)."""
-    observed = report.get("observedMetrics") or {}
-    if any(name.startswith(METRICS_IN) for name in observed):
+    if any(name.startswith(METRICS_IN) for name in observed_metrics(report)):
         return _observed(report, METRICS_IN, "rows")
-    return max(int(report.get("numInputRows") or 0), 0)
+    return rows_read(report)
 
 
 def _observed(report: Mapping[str, Any], prefix: str, column: str) -> int:
-    total = 0
-    for name, row in (report.get("observedMetrics") or {}).items():
-        if name.startswith(prefix):
-            value = row.get(column) if isinstance(row, Mapping) else getattr(row, column, None)
-            total += int(value or 0)
-    return total
+    found = observed_metrics(report).items()
+    return sum(int(row.get(column) or 0) for name, row in found if name.startswith(prefix))

@@ -54,6 +54,7 @@ class Run:
     spark_log: str = ""
     checkpoints: str = ""
     metrics: str = ""  # where its figures are served
+    session: str = ""  # of a Spark Connect server, which keeps it when its client dies
     problems: tuple[str, ...] = field(default_factory=tuple)
     created: tuple[str, ...] = field(default_factory=tuple)  # topics, by this run
     params: Mapping[str, Any] = field(default_factory=dict)  # values of this run: STREAM.NAME

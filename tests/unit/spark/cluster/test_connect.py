@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,15 @@ NO_PROGRAM = (
 )
 
 
+CONTENTS = {
+    "python": "3.11",
+    "platform": "linux-x86_64",
+    "ottla_sha256": "0a",
+    "packages": {"pyarrow": "26.0"},
+}
+STARTED_WITH = "file:///p/environment.tar.gz#environment,file:///p/pipeline.tar.gz#pipeline"
+
+
 class Session:
     """What server and executors have, before and after they were sent something."""
 
@@ -36,6 +46,8 @@ class Session:
         self.answers = {"executors": (executors, executors_then), "server": (server, server_then)}
         self.sent: list[str] = []
         self.settings: dict[str, str] = {}
+        self.archives = ""  # that the server was started with
+        self.contents: Any = RuntimeError("no Python there")
         self.registered: list[Any] = []
         self.conf = self.dataSource = self
 
@@ -52,6 +64,15 @@ class Session:
         assert archive
         self.sent += paths
 
+    def get(self, name: str, default: str) -> str:
+        return self.archives if name == "spark.archives" else default
+
+    def contents_there(self, _spark: Any) -> str:
+        assert self.settings[connect.EXECUTORS_PYTHON] == "../environment/bin/python"
+        if isinstance(self.contents, Exception):
+            raise self.contents
+        return str(self.contents)
+
     def set(self, name: str, value: str) -> None:
         self.settings[name] = value
 
@@ -64,7 +85,8 @@ def furnish(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., li
     def run(session: Session, packs: bool = True) -> list[str]:
         monkeypatch.setattr(connect, "_executors", session.answer("executors"))
         monkeypatch.setattr(connect, "_server", session.answer("server"))
-        package = (lambda: Package(tmp_path / "p", {}, True)) if packs else None
+        monkeypatch.setattr(connect, "_contents", session.contents_there)
+        package = (lambda: Package(tmp_path / "p", CONTENTS, True)) if packs else None
         return connect.furnish(session, package)  # type: ignore[arg-type]
 
     return run
@@ -87,6 +109,42 @@ def test_executors_that_lack_something_get_the_package(
     ]
     assert session.settings == {connect.EXECUTORS_PYTHON: PYTHON}
     assert not session.registered  # the server has found the source by itself
+
+
+def test_what_the_server_was_started_with_is_not_sent(
+    furnish: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    session = Session(RuntimeError(NO_PROGRAM % PYTHON), RuntimeError(NO_PROGRAM % PYTHON))
+    session.archives = STARTED_WITH
+    session.contents = json.dumps({**CONTENTS, "packages": {"pyarrow": "26.0", "deltalake": "1.0"}})
+    furnish(session)
+    assert session.sent == [
+        f"{tmp_path}/p/session.tar.gz#environment",
+        f"{tmp_path}/p/pipeline.tar.gz#pipeline",
+    ]
+    assert session.settings == {connect.EXECUTORS_PYTHON: PYTHON}
+
+
+@pytest.mark.parametrize(
+    ("archives", "contents"),
+    [
+        ("", json.dumps(CONTENTS)),
+        ("file:///opt/other.zip", json.dumps(CONTENTS)),
+        (STARTED_WITH, json.dumps({**CONTENTS, "ottla_sha256": "0b"})),
+        (STARTED_WITH, json.dumps({**CONTENTS, "packages": {}})),
+        (STARTED_WITH, "[" * 100_000),
+        (STARTED_WITH, "no JSON"),
+        (STARTED_WITH, RuntimeError("no such file")),
+    ],
+)
+def test_an_environment_of_the_servers_that_is_not_ours_is_not_taken_for_it(
+    furnish: Callable[..., list[str]], tmp_path: Path, archives: str, contents: Any
+) -> None:
+    session = Session(BARE, HERE)
+    session.archives, session.contents = archives, contents
+    furnish(session)
+    assert session.sent[0] == f"{tmp_path}/p/environment.tar.gz#environment"
+    assert session.settings == {connect.EXECUTORS_PYTHON: PYTHON}
 
 
 def test_a_server_that_waits_for_an_environment_is_told_of_the_source(

@@ -19,8 +19,23 @@ import pytest
 pytest.importorskip("pyspark")
 
 from ottla.spark.cluster import environment, package
-from ottla.spark.cluster.environment import Environment, PackageError, installed, packed_text, this_platform
-from ottla.spark.cluster.package import MANIFEST, PYTHON, Request, needs_package, read_manifest, write_archive
+from ottla.spark.cluster.environment import (
+    Environment,
+    PackageError,
+    covers,
+    installed,
+    packed_text,
+    this_platform,
+)
+from ottla.spark.cluster.package import (
+    MANIFEST,
+    PYTHON,
+    SESSION_ARCHIVES,
+    Request,
+    needs_package,
+    read_manifest,
+    write_archive,
+)
 
 OTHER = next(name for name in environment.PLATFORMS if name != this_platform())
 SMALL = ("lib/ottla/__init__.py", "lib/ottla/model/", "lib/shtab/")
@@ -52,7 +67,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(
             whole,
             files=tuple(
-                one for one in whole.files if one.name.startswith((*SMALL, "bin/", "lib/ottla/records"))
+                one
+                for one in whole.files
+                if one.name.startswith((*SMALL, "bin/", "lib/ottla/records", "contents.json"))
             ),
         )
 
@@ -148,11 +165,15 @@ def test_what_was_cut_short_leaves_nothing_that_is_taken_for_a_package(
 
 def unpacked(made: package.Package, place: Path) -> Path:
     for archive in ("environment", "pipeline"):
-        with tarfile.open(made.path / f"{archive}.tar.gz") as opened:
-            # Named so by the Pythons that have it: the first of 3.11 do not.
-            opened.extraction_filter = getattr(tarfile, "data_filter", None)
-            opened.extractall(place / archive)
+        extract(made.path / f"{archive}.tar.gz", place / archive)
     return place
+
+
+def extract(archive: Path, place: Path) -> None:
+    with tarfile.open(archive) as opened:
+        # Named so by the Pythons that have it: the first of 3.11 do not.
+        opened.extraction_filter = getattr(tarfile, "data_filter", None)
+        opened.extractall(place)
 
 
 def test_the_python_of_an_executor_has_what_was_packed(
@@ -174,6 +195,46 @@ def test_the_python_of_an_executor_has_what_was_packed(
     )
     # Spark's own archives stay in front.
     assert done.stdout == f"{place}/environment/lib/ottla/__init__.py from tools ['*'] /spark/pyspark.zip\n"
+
+
+def test_a_session_takes_the_environment_above_its_directory(
+    request_: Request, small: None, tmp_path: Path
+) -> None:
+    """The package of a Spark Connect server is another one; the pipeline's modules are the session's."""
+    made = package.package(request_, tmp_path / "out")
+    (request_.file.parent / "tools" / "words.py").write_text("WORD = 'another'\n")
+    place = unpacked(package.package(request_, tmp_path / "out"), tmp_path / "an executor's")
+    session = place / "5f0c"
+    for part in SESSION_ARCHIVES.split(","):
+        archive, _, directory = part.partition("#")
+        extract(made.path / archive, session / directory)
+    assert [path.name for path in (session / "environment").rglob("*")] == ["bin", "python"]
+    program = "import ottla, shtab, tools.words; print(ottla.__file__, tools.words.WORD)"
+    environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [PYTHON, "-c", program], cwd=session, env=environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"{place}/environment/lib/ottla/__init__.py from tools\n"
+    told = json.loads((place / "environment" / "contents.json").read_text())
+    assert told["packages"] == made.manifest["packages"]
+    shutil.rmtree(place / "environment")
+    done = subprocess.run([PYTHON, "-c", ""], cwd=session, capture_output=True, text=True, check=False)
+    assert done.returncode == 127
+    assert "ottla: there are no packages in " in done.stderr
+
+
+def test_an_environment_covers_another_if_it_has_all_of_it_and_the_same_ottla() -> None:
+    contents = installed([]).contents
+    more = {**contents, "packages": {**contents["packages"], "more": "1.0"}}
+    assert covers(contents, contents)
+    assert covers(more, contents)
+    assert not covers(contents, more)
+    for key in ("python", "platform", "ottla_sha256"):
+        assert not covers({**contents, key: "another"}, contents)
+    older = {**contents, "packages": {**contents["packages"], "pyarrow": "1.0"}}
+    assert not covers(older, contents)
+    for nonsense in (None, [], {}, {"packages": 1}, {**contents, "packages": None}):
+        assert not covers(nonsense, contents)
 
 
 def test_a_machine_without_that_python_says_so(request_: Request, small: None, tmp_path: Path) -> None:
@@ -235,6 +296,7 @@ def test_wheels_of_the_other_platform_are_taken(request_: Request, tmp_path: Pat
     assert made.manifest["kernel"]
     assert names(made.path / "environment.tar.gz") == [
         "bin/python",
+        "contents.json",
         "lib/ottla/__init__.py",
         f"lib/ottla/records/_kernel.cpython-3-{machine}.so",
         "lib/pyarrow.so",
@@ -353,8 +415,8 @@ def test_a_schema_that_is_written_out_is_no_file_however_long(tmp_path: Path) ->
     )
     request = request_for(load(tmp_path / "p.py"))
     assert request.data_files == (tmp_path / "s.avsc",)
-    assert "spark-connect" not in request.extras
-    assert "spark-connect" in request_for(load(tmp_path / "p.py"), connect=True).extras
+    assert "spark-connect" in request.extras
+    assert "lake" not in request.extras
 
 
 def test_what_pyspark_needs_for_connect_is_packed_without_pyspark() -> None:

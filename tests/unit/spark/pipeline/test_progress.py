@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import uuid
 from typing import Any
 
+import pytest
+
 from ottla.spark.pipeline.running import Figures, Rate
-from ottla.spark.progress import offsets_of
+from ottla.spark.progress import observed_metrics, offsets_of
 
 
 def report(batch: int, rows: int = 10, out: int = 4, bad: int = 0, **more: Any) -> dict[str, Any]:
@@ -50,6 +53,65 @@ def test_raw_inputs_are_counted_as_spark_counts_them() -> None:
     figures = Figures("s")
     figures.add([report(0, rows=7, observedMetrics={"ottla_out_0": {"rows": 7}})], 0.0)
     assert figures.rows_in == 7
+
+
+def of_connect(report: dict[str, Any]) -> Any:
+    """As PySpark makes it of what a Spark Connect server sends: rows as their values and their schema, and no count of
+    all sources together."""
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+    observed = {
+        name: {
+            "values": list(row.values()),
+            "schema": {"type": "struct", "fields": [{"name": key} for key in row]},
+        }
+        for name, row in report["observedMetrics"].items()
+    }
+    ids = {
+        "id": str(uuid.uuid4()),
+        "runId": str(uuid.uuid4()),
+        "name": "s",
+        "timestamp": "",
+        "batchDuration": 1,
+    }
+    none = dict.fromkeys(("startOffset", "endOffset", "latestOffset"))
+    source = {"description": "", **none, "inputRowsPerSecond": 0.0}
+    given = {
+        **report,
+        **ids,
+        "observedMetrics": observed,
+        "stateOperators": [],
+        "sources": [
+            {**source, "processedRowsPerSecond": 0.0, "numInputRows": 0, **one} for one in report["sources"]
+        ],
+        "sink": {"description": "", "numOutputRows": 0},
+    }
+    del given["numInputRows"]
+    return StreamingQueryProgress.fromJson(json.loads(json.dumps(given)))
+
+
+def test_a_spark_connect_servers_reports_are_understood() -> None:
+    pytest.importorskip("pyspark")
+    figures = Figures("s")
+    judged = {"ottla_expect_2": {"positive": 3, "even": None}}
+    one = report(0, rows=10, out=4, bad=1)
+    one["observedMetrics"] |= judged
+    figures.add([of_connect(one), of_connect(report(1, rows=5))], 0.0)
+    assert (figures.batch_id, figures.rows_in, figures.rows_out, figures.bad) == (1, 15, 8, 1)
+    assert figures.unmet == {"positive": 3, "even": 0}
+    raw = report(2, observedMetrics={"ottla_out_0": {"rows": 7}})
+    raw["sources"] = [{"numInputRows": 4}, {"numInputRows": 3}, {"numInputRows": -1}]
+    figures.add([of_connect(raw)], 1.0)
+    assert (figures.rows_in, figures.rows_out) == (22, 15)
+
+
+def test_observations_of_others_are_left_as_they_are() -> None:
+    for row in ({"values": [1], "schema": {}}, {"values": None, "schema": {"fields": [{}]}}):
+        assert observed_metrics({"observedMetrics": {"theirs": row}}) == {"theirs": {}}
+    assert observed_metrics({"observedMetrics": {"theirs": {"values": 1, "schema": "s"}}}) == {
+        "theirs": {"values": 1, "schema": "s"}
+    }
+    assert observed_metrics({}) == observed_metrics({"observedMetrics": None}) == {}
 
 
 def test_a_rate_follows_the_last_moments_and_falls_to_nothing() -> None:

@@ -20,6 +20,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ottla.spark.progress import observed_metrics
+
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
@@ -90,8 +92,8 @@ class Difference(NamedTuple):
 def observed(report: Mapping[str, Any]) -> dict[str, list[Difference]]:
     """What a micro-batch counted, by topic."""
     found: dict[str, list[Difference]] = {}
-    for row in (report.get("observedMetrics") or {}).values():
-        for name, text in (row if isinstance(row, Mapping) else row.asDict()).items():
+    for row in observed_metrics(report).values():
+        for name, text in row.items():
             if name.startswith(PREFIX) and isinstance(text, str):
                 found.setdefault(name.removeprefix(PREFIX), []).extend(_differences(text))
     return found

@@ -21,6 +21,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.spark.progress import observed_metrics
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
@@ -173,8 +175,8 @@ def reason(expected: Sequence[Expect]) -> Column:
 def observed(report: Mapping[str, Any]) -> dict[str, int]:
     """What a micro-batch counted, by name."""
     found: dict[str, int] = {}
-    for metrics, row in (report.get("observedMetrics") or {}).items():
+    for metrics, row in observed_metrics(report).items():
         if metrics.startswith(METRICS):
-            for name, count in (row if isinstance(row, Mapping) else row.asDict()).items():
+            for name, count in row.items():
                 found[name] = found.get(name, 0) + int(count or 0)
     return found
