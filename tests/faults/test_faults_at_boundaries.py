@@ -73,12 +73,14 @@ class World:
         self.committed = 0
         self.topic_id = uuid.UUID(int=0)
         self._names = 0
+        self.starts = 0
         self.broker: Broker
         self.bystander: RawClient
 
     # ---- the node -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
+        self.starts += 1
         self.broker = Broker(SETTINGS, self.directory).start()
         self.bystander = self.client()
 
@@ -350,10 +352,14 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         logging.getLogger().removeHandler(log)
 
 
-def check(world: World, gate: Gate) -> None:
+def check(world: World, gate: Gate, *, is_new: bool) -> None:
     """After a fault: served on, or ended with the reason; said in either case."""
     said = world.faults.raised
     assert said is not None
+    if is_new and gate.kind == "connection":
+        # The connection that was struck may be the bystander's own, which has come with the node.
+        world.bystander.close()
+        world.bystander = world.client()
     if not world.has_ended:
         try:
             world.write(world.bystander)
@@ -372,6 +378,7 @@ def check(world: World, gate: Gate) -> None:
 
 def strike(world: World, gate: Gate, work: Callable[[], None]) -> bool:
     """Arm one gate and work until it is passed; False if nobody passed it."""
+    starts = world.starts
     world.faults.arm(gate)
     try:
         for _ in range(ROUNDS):
@@ -384,7 +391,7 @@ def strike(world: World, gate: Gate, work: Callable[[], None]) -> bool:
         world.faults.disarm()
     if world.faults.raised is None:
         return False
-    check(world, gate)
+    check(world, gate, is_new=world.starts != starts)
     return True
 
 
