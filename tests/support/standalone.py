@@ -140,6 +140,11 @@ class Standalone:
         daemons = [child for pid in self.executors() for child in children(pid) if _runs(child, "daemon")]
         return [worker for daemon in daemons for worker in children(daemon)]
 
+    def environments(self) -> int:
+        """How many environments the executor with the most of them has unpacked."""
+        places = self._directory.glob("work-*/app-*/*")
+        return max(len([*one.glob("environment/lib"), *one.glob("*/environment/lib")]) for one in places)
+
     def _start(self, name: str, words: list[str], ready: str) -> str:
         """Started, and what its log says once it is up."""
         path = self._directory / f"{name}.log"
