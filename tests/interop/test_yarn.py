@@ -65,7 +65,7 @@ def conf(mode: str, lake: Path) -> list[str]:
 
 
 def line_of(
-    name: str, mode: str, broker: Broker, state: Path, checkpoints: Path, settings: list[str], yarn: Yarn
+    name: str, mode: str, broker: Broker, state: Path, checkpoints: Path, settings: list[str]
 ) -> list[str]:
     """What `package` prints for YARN, with those settings, as a shell's words."""
     words = ["package", f"ottla.examples.{name}", "-b", broker.bootstrap, "--state-dir", str(state), "--json"]
@@ -110,7 +110,7 @@ def test_a_shipped_pipeline_by_run_and_by_the_printed_line(
     assert done.returncode == 0, f"{done.stderr}\n{logs}\n{yarn.log_text()}"
 
     produce(broker, second)
-    line = line_of(name, mode, broker, state, checkpoints, conf(mode, lake), yarn)
+    line = line_of(name, mode, broker, state, checkpoints, conf(mode, lake))
     line[-1] += " --available-now"
     submitted = subprocess.run(
         line,
@@ -138,7 +138,6 @@ def test_the_driver_and_an_executor_are_killed(
         state,
         tmp_path / "checkpoints",
         conf("cluster", tmp_path / "lake"),
-        yarn,
     )
     with open(tmp_path / "submit.log", "wb") as log:
         client = subprocess.Popen(line, stdout=log, stderr=log, env=environment(yarn))

@@ -48,10 +48,9 @@ def parse_epochs(content: bytes, source: str) -> list[EpochEntry]:
 def _parse_epoch(words: list[str]) -> EpochEntry:
     epoch, start_offset = words
     entry = EpochEntry(int(epoch), int(start_offset))
+    # What no request has room for would keep those of all other partitions from being sent.
     if not (0 <= entry.epoch <= MAX_INT32 and 0 <= entry.start_offset <= MAX_INT64):
-        raise ValueError(
-            "no epoch, or no offset"
-        )  # no request has room for it, that of no other partition either
+        raise ValueError("no epoch, or no offset")
     return entry
 
 
