@@ -15,8 +15,11 @@ demo: $(DEMO_STAMP)
 	@$(BIN)/ottla demo
 
 # loadgroup: the tests that need Spark share one worker and one session, all others spread.
+# A test that stands still in spite of its time-out (uvloop keeps what a signal's handler raises to itself) ends its
+# worker with all its stacks, and the run with the test's name: pytest-xdist would wait for ever for a worker's successor.
+HUNG := --max-worker-restart 0 -o faulthandler_timeout=1000 -o faulthandler_exit_on_timeout=true
 test: $(TEST_STAMP)
-	$(BIN)/python -m pytest -m "not interop and not long" -n auto --dist loadgroup
+	$(BIN)/python -m pytest -m "not interop and not long" -n auto --dist loadgroup $(HUNG)
 
 check: $(LINT_STAMP)
 	$(BIN)/ruff check .

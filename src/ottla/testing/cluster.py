@@ -21,7 +21,7 @@ from typing import Self
 from ottla.config.broker import BrokerConfig
 from ottla.model.ids import random_uuid, uuid_to_str
 from ottla.node.node import Node
-from ottla.testing.running_node import START_TIMEOUT_S, RunningNode
+from ottla.testing.running_node import START_TIMEOUT_S, STOP_TIMEOUT_S, RunningNode
 
 LOOPBACK = "127.0.0.1"
 # Of a broker that is no controller: far from the controllers' ids.
@@ -119,7 +119,7 @@ class Cluster:
         stopping = [
             each.stop_broker() for node_id, each in self._running.items() if node_id not in self._stopped
         ]
-        concurrent.futures.wait([future for future in stopping if future is not None])
+        concurrent.futures.wait([future for future in stopping if future is not None], STOP_TIMEOUT_S)
         for node_id in self._running:
             self.stop_node(node_id)
         if self._temporary is not None:

@@ -3,13 +3,17 @@
 import asyncio
 import concurrent.futures
 import threading
-from typing import Self
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Self
 
 from ottla.config.broker import BrokerConfig
 from ottla.model.tasks import guarded
 from ottla.node.node import Node
 
 START_TIMEOUT_S = 30.0
+# Much longer than a stop takes: a test's run is not to wait for ever for a node that has lost its way.
+STOP_TIMEOUT_S = 120.0
 
 
 class RunningNode:
@@ -23,6 +27,7 @@ class RunningNode:
         self._started = threading.Event()
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
+        self._serving: Coroutine[Any, Any, None]
         self.node: Node
 
     def launch(self) -> None:
@@ -30,7 +35,9 @@ class RunningNode:
         self._started.clear()
         self._failure = None
         name = f"ottla-node-{self._config.node_id}"
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name=name)
+        # Daemon: who has not stopped in time does not keep the process from its end.
+        self._serving = self._serve()
+        self._thread = threading.Thread(target=asyncio.run, args=[self._serving], name=name, daemon=True)
         self._thread.start()
 
     def wait(self) -> Self:
@@ -59,14 +66,19 @@ class RunningNode:
         return asyncio.run_coroutine_threadsafe(self.node.stop_broker(), self._loop)
 
     def stop(self) -> None:
-        """Stop cleanly."""
-        if self._thread is not None and self._loop is not None and self._thread.is_alive():
+        """Stop cleanly; TimeoutError, with what it waits for, if it does not stop."""
+        thread, self._thread = self._thread, None
+        if thread is not None and self._loop is not None and thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             if not self._started.is_set():
                 interrupt = guarded(self.node.interrupt, name="interrupting a start", owner="node")
                 self._loop.call_soon_threadsafe(interrupt)
-            self._thread.join()
-        self._thread = None
+            thread.join(STOP_TIMEOUT_S)
+            if thread.is_alive():
+                raise TimeoutError(
+                    f"node {self._config.node_id} did not stop within {STOP_TIMEOUT_S:.0f} s: "
+                    f"it stands at {_where(self._serving)}"
+                )
 
     async def _serve(self) -> None:
         self._stop = asyncio.Event()
@@ -81,3 +93,12 @@ class RunningNode:
         self._started.set()
         await self._stop.wait()
         await self.node.stop()
+
+
+def _where(coroutine: Any) -> str:
+    """The lines at which a coroutine and those that it awaits stand."""
+    lines = []
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        lines.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
+        coroutine = coroutine.cr_await
+    return ", ".join(lines) or "its end: a thread is at work"
