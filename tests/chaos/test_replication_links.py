@@ -295,7 +295,7 @@ def test_a_lost_directory_moves_its_leaders(cluster: Replicated, topic: str, how
         if cluster.dir_of(node_id, topic, partition) != cluster.nodes[node_id].data_dir
     )
     node = cluster.nodes[leader]
-    with Workload(cluster, topic, 4) as load:
+    with Workload(cluster, topic, MANY) as load:  # all of them: who is not written to does not fail
         load.wait_for_writes()
         with cluster.disks[leader].broken(how, str(directory / f"{topic}-{partition}")):
             cluster.wait_for_leader(topic, partition, other_than=[leader])
