@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.interop.process import HOST, free_ports, wait_until
 from tests.support.certificates import Authority
 from tests.support.cluster import Processes
+from tests.support.librdkafka import close_or_leave
 
 pytestmark = pytest.mark.long
 
@@ -40,7 +41,7 @@ class Writer:
         self._name = name
         self._producer = Producer({**settings, "enable.idempotence": True, "message.timeout.ms": 180_000})
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -170,5 +171,5 @@ def everything(settings: Mapping[str, Any]) -> dict[bytes, int]:
         return len(ended) == PARTITIONS
 
     wait_until(read, PATIENCE_S, "the end of every partition")
-    consumer.close()
+    close_or_leave(consumer)
     return found

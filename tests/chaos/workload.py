@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple, Self
 import confluent_kafka as ck
 from tests.chaos.checker import Anomaly, Assign, Committed, End, History, Outcome, Poll, Send, check
 from tests.interop.process import wait_until
+from tests.support.librdkafka import close_or_leave
 from tests.support.replicated import Replicated
 
 from ottla.client.blocking import Consumer, Producer
@@ -98,7 +99,8 @@ class Client:
         self.history = recorder.history
         self.failure: BaseException | None = None
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name)
+        # A client that does not end fails the test; it does not hold up the end of the process.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -602,7 +604,7 @@ class RdkafkaReader(Reader):
 
     def close(self) -> None:
         if hasattr(self, "_consumer"):
-            self._consumer.close()
+            close_or_leave(self._consumer)
 
 
 # ---- all together ---------------------------------------------------------------------------------------

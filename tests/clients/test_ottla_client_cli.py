@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,12 @@ from ottla.testing.broker import Broker
 def broker() -> Iterator[Broker]:
     with Broker() as running:
         yield running
+
+
+def _as_from_a_terminal() -> None:
+    """Also where the tests run in the background of a shell, or under nohup, which have them ignore these."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Cli:
@@ -34,8 +39,7 @@ class Cli:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=self.environment,
-            # As from a terminal, also where the tests themselves run in the background of a shell, which ignores it.
-            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=_as_from_a_terminal,
         )
 
     def __call__(self, *words: str, stdin: bytes = b"", code: int = 0) -> tuple[str, str]:

@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.interop.process import wait_until
 from tests.support.cluster import BROKER, CONTROLLER, Processes
+from tests.support.librdkafka import close_or_leave
 
 PARTITIONS = 9
 TIMEOUT_S = 60.0
@@ -81,7 +82,7 @@ def consume(cluster: Processes, topic: str, count: int) -> list[bytes]:
     try:
         wait_until(read, TIMEOUT_S, f"{count} records of {topic}")
     finally:
-        consumer.close()
+        close_or_leave(consumer)
     return found
 
 
@@ -238,7 +239,7 @@ def test_consumers_read_from_a_replica_in_their_rack(tmp_path: Path) -> None:
             )
             assert sorted(found) == sorted(values)
         finally:
-            consumer.close()
+            close_or_leave(consumer)
             cluster.start(103)
 
 
