@@ -40,6 +40,7 @@ from bench import (
 from bench.nexmark.plain import SQL
 from bench.nexmark.run import nexmark
 from bench.report import HEAD, Report
+from ottla.cli.main import version_line
 
 PARTS: dict[str, Callable[..., None]] = {
     "produce": raw.produce,
@@ -101,6 +102,7 @@ def main() -> None:
     failed: list[str] = []
     # As pip leaves it behind: a checkout in which nobody may write bytecode would compile itself at every start.
     compileall.compile_dir(PACKAGE, quiet=1)
+    print(version_line())
     print(
         f"load of the machine before: {os.getloadavg()[0]:.1f}; only ratios from one run mean anything\n{HEAD}"
     )

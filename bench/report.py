@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sysconfig
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -60,6 +61,7 @@ class Report:
             "machine": platform.machine(),
             "cores": os.cpu_count(),
             "python": platform.python_version(),
+            "python_built_with": sysconfig.get_config_var("CONFIG_ARGS"),
             "system": platform.release(),
             "load": os.getloadavg(),
         }

@@ -98,14 +98,14 @@ SQL: Final = {
             date_format(dateTime, 'HH-mm') AS hm
         FROM bid
     """,
-    # A session begins where the bid before is ten seconds ago, or there is none.
+    # A session begins where the bid before is over ten seconds ago, or there is none: Spark joins those that touch.
     "q11": """
         SELECT bidder, count(*) AS bids, min(dateTime) AS starttime,
             max(dateTime) + INTERVAL 10 SECONDS AS endtime
         FROM (
             SELECT bidder, dateTime, sum(is_first) OVER (PARTITION BY bidder ORDER BY dateTime) AS number
             FROM (
-                SELECT bidder, dateTime, int(coalesce(dateTime >= lag(dateTime)
+                SELECT bidder, dateTime, int(coalesce(dateTime > lag(dateTime)
                     OVER (PARTITION BY bidder ORDER BY dateTime) + INTERVAL 10 SECONDS, true)) AS is_first
                 FROM bid
             )
