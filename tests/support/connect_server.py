@@ -66,6 +66,10 @@ class ConnectServer:
             self.__exit__()
             raise
 
+    def stop(self) -> None:
+        """As an operator does it: its Spark ends first, and it answers for a while without."""
+        self.__exit__()
+
     def kill(self) -> None:
         """-9."""
         assert self._process is not None

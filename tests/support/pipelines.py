@@ -38,6 +38,18 @@ def pipeline_of(directory: Path, text: str, name: str = "p") -> Callable[[Any, B
     return run
 
 
+def figures_of(queries: list[Any]) -> dict[str, tuple[int, int]]:
+    """Rows of the result and dead letters, as a run counts them, by the names of the queries."""
+    from ottla.spark.pipeline.running import Figures
+
+    found = {}
+    for query in queries:
+        figures = Figures(query.name)
+        figures.add(query.recentProgress, 0.0)
+        found[query.name] = (figures.rows_out, figures.dead_lettered)
+    return found
+
+
 def consume(broker: Broker, topic: str) -> list[Message]:
     """All committed records of a topic as it is now, in the order of partitions and offsets."""
     consumer = Consumer(

@@ -4,7 +4,7 @@ A chunk of records is produced, and as soon as Spark has noted a micro-batch tha
 processes that work on it is killed -9: a Python worker, an executor's JVM, a whole worker of Spark (another one is
 started), the master (the same one comes again), whoever runs the pipeline with all that it has started (`run` is called
 again: a driver with its Java, or the client of a Spark Connect server), the Spark Connect server (it comes again, and
-`run` is called). Then all that was produced has to get through before the next one dies.
+the run goes on there by itself). Then all that was produced has to get through before the next one dies.
 
     stricken = Stricken(shipped("etl"), cluster, broker, state, place)
     die_and_check(stricken, ("executor", "driver"))       # each row once, as after a batch
@@ -24,7 +24,7 @@ from tests.support.six import Record, produce
 from tests.support.spark_world import Broker
 from tests.support.standalone import CONF, Standalone, descendants, kill_all, ottla
 
-from ottla.spark.pipeline.state import Home
+from ottla.spark.pipeline.run.state import Home
 
 BATCH_TIMEOUT_S = 600
 RECOVERY_TIMEOUT_S = 900
@@ -84,9 +84,6 @@ class Stricken:
                 assert self._server is not None
                 self._server.kill()
                 self._server.start()
-                # Its session is gone, and the run finds out by itself.
-                self._await_end()
-                self.run("--detach")
             case _:
                 assert self._cluster is not None
                 self._kill_in(self._cluster, victim)
@@ -113,8 +110,13 @@ class Stricken:
 
     def see_through(self, after: str) -> None:
         """All that was produced is in committed micro-batches of every query."""
+
+        def is_through() -> bool:
+            assert self._home.is_running(), f"the run has not outlived a {after}:\n{self.log_text()}"
+            return self._is_through()
+
         try:
-            wait_until(self._is_through, RECOVERY_TIMEOUT_S, f"the records after the death of a {after}")
+            wait_until(is_through, RECOVERY_TIMEOUT_S, f"the records after the death of a {after}")
         except TimeoutError as error:
             cluster = "" if self._cluster is None else self._cluster.log_text()
             raise AssertionError(f"{error}\n{list(self._read())}\n{self.log_text()}\n{cluster}") from None

@@ -175,10 +175,14 @@ def render_group_help(prog: str, summary: str, commands: Sequence[tuple[str, str
 
 def pairs(words: Iterable[str], option: str) -> list[tuple[str, str]]:
     """`key=value` words taken apart."""
+    import re
+
     out = []
     for word in words:
         key, equals, value = word.partition("=")
         if not key or not equals:
-            raise UsageError(f"{option} takes KEY=VALUE, not {word!r}")
+            # Not more than its beginning: what is meant to be the value may be a password.
+            shown = re.split(r"(?<=[\s:=])", word, maxsplit=1)
+            raise UsageError(f"{option} takes KEY=VALUE, not {shown[0] + '…' * (len(shown) > 1)!r}")
         out.append((key, value))
     return out

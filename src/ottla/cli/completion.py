@@ -188,7 +188,7 @@ def _names(kind: str, args: argparse.Namespace) -> list[str]:
 
     if kind == "pipeline":
         from ottla.cli.pipeline.command import state_root
-        from ottla.spark.pipeline.state import homes
+        from ottla.spark.pipeline.run.state import homes
 
         return sorted(home.name for home in homes(state_root(args)))
     if kind == "profile":

@@ -5,6 +5,8 @@ What each setting is for and what it was measured to save is in docs/spark-tunin
 - The caller's `conf` beats everything here, and a variable that is set in the environment stays as it is.
 - Settings that are only right on one machine (loopback addresses, as many shuffle partitions as cores, the local
   checkpoint files) are made for `local` masters alone.
+- What is secret among the settings (ottla.spark.secret_settings) is not among the arguments of Java, which all users of
+  a machine see, and where PySpark puts every setting: Java is started without it, and told when it is there.
 - A session that runs already is given back as Spark does it: only what can change at run time changes.
 - Rows go to Python in Arrow batches. Spark ends one at a number of rows or of bytes, and measures the bytes after every
   row, which takes a third of the JVM's time for a write; the largest number of bytes means "do not measure". Then only
@@ -18,6 +20,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +28,7 @@ from ottla.model.install import install
 from ottla.spark.class_archive import archive_of, archive_options, discard
 from ottla.spark.fork_server import ForkServer
 from ottla.spark.java import Java, cache_dir, find_java
+from ottla.spark.secret_settings import secret_settings
 from ottla.spark.warm_up import WarmUp
 from ottla.spark.worker_python import offer_this_python, use_worker_python
 
@@ -44,6 +48,8 @@ LOCAL_FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystem
 # The first Java that warns of what Spark's libraries do (JEP 472, JEP 498), and that knows the options against it.
 WARNING_JAVA = 24
 MAX_NAME_CHARS = 60
+# What Spark's launcher fetches, with the keys that it was started with, before there is a Spark.
+_FETCHED_FIRST = ("spark.jars", "spark.files", "spark.archives", "spark.submit.pyFiles")
 # For a session of minutes, given as spark.driver.extraJavaOptions: without the optimising compiler, Java takes half the
 # CPU until the first micro-batches are through. A session that stays wants that compiler.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
@@ -103,11 +109,13 @@ def session(
     log = Path(log_file) if log_file is not None else default_log_file(app_name)
     log.parent.mkdir(parents=True, exist_ok=True)
     settings = {**settings_for(master, java, log), **(conf or {})}
+    is_classic = _is_classic(settings)
     if not is_local(master):
-        return _started(_with(builder.master(master).appName(app_name), settings))
+        return _started(_with(builder.master(master).appName(app_name), settings), is_classic=is_classic)
     archive = _add_archive(settings, java, learn=learn_classes)
     try:
-        return _started(_with(builder.master(master).appName(app_name), settings), warm=_is_classic(settings))
+        made = _with(builder.master(master).appName(app_name), settings)
+        return _started(made, is_classic=is_classic, warm=is_classic)
     except SparkFailed:
         if archive is not None:
             discard(archive)
@@ -143,22 +151,45 @@ def _is_classic(settings: Mapping[str, str]) -> bool:
     return mode.lower() == "classic" and not named
 
 
-def _started(builder: SparkSession.Builder, *, warm: bool = False) -> SparkSession:
+def _started(builder: SparkSession.Builder, *, is_classic: bool, warm: bool = False) -> SparkSession:
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
 
     try:
-        if warm and SparkContext._gateway is None:
-            # As the builder does it, first of all.
-            conf = SparkConf().setAll(list(builder._options.items()))
-            with WarmUp(lambda: SparkContext._jvm):
-                SparkContext.getOrCreate(conf)
+        if is_classic and SparkContext._gateway is None:
+            settings: dict[str, str] = dict(builder._options)
+            arguments = arguments_of(settings)
+            with WarmUp(lambda: SparkContext._jvm) if warm else nullcontext():
+                if arguments != settings:
+                    SparkContext._ensure_initialized(conf=SparkConf().setAll(list(arguments.items())))
+                if warm:
+                    # As the builder does it, first of all.
+                    SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
         return builder.getOrCreate()
     except PySparkRuntimeError as error:
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
         # What the launcher or Java had to say went to standard error, where it is read before this.
         raise SparkFailed(f"Spark did not start; its Java was {os.environ['JAVA_HOME']}") from None
+
+
+def arguments_of(settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings that Java may be started with: `spark.driver.` ones are of its start, and cannot come later.
+
+    Where Spark has to fetch something before it starts, it may need the keys for that: then it gets everything.
+    """
+    if any(_is_elsewhere(settings.get(name, "")) for name in _FETCHED_FIRST):
+        return dict(settings)
+    secret = secret_settings(settings)
+    return {
+        name: value
+        for name, value in settings.items()
+        if name not in secret or name.startswith("spark.driver.")
+    }
+
+
+def _is_elsewhere(paths: str) -> bool:
+    return any("://" in path and not path.strip().startswith("file:") for path in paths.split(","))
 
 
 def _builder() -> SparkSession.Builder:

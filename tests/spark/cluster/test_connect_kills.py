@@ -1,7 +1,8 @@
 """Spark Connect: somebody dies in the middle of a micro-batch, and each row is there once in the end.
 
 Executors, Python workers and workers are Spark's to replace. The client that runs the pipeline may die: its queries go
-on without it, until the next run takes their checkpoints. The server may die, and with it all that runs.
+on without it, until the next run takes their checkpoints. The server may die, and with it all that runs: when it comes
+again, the run goes on there.
 """
 
 from __future__ import annotations

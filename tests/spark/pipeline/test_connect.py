@@ -1,5 +1,5 @@
-"""A pipeline on a Spark Connect server: no Java on this side; the client dies, and the server. Long tests: each has a
-Spark of its own."""
+"""A pipeline on a Spark Connect server: no Java on this side; the client dies, and the server, which a run outlives.
+Long tests: each has a Spark of its own."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.interop.ottla_node import OTTLA
+from tests.interop.process import wait_until
 from tests.support.connect_server import ConnectServer
 from tests.support.pipelines import consume, write_pipeline
 from tests.support.shipped import shipped
@@ -19,7 +21,7 @@ from tests.support.six import prepare
 from tests.support.spark_world import Broker
 from tests.support.stricken import Stricken, die_and_check
 
-from ottla.spark.pipeline.state import Home
+from ottla.spark.pipeline.run.state import Home
 
 pytestmark = [
     pytest.mark.long,
@@ -79,6 +81,7 @@ def test_topics_in_each_mode_dead_letters_and_a_lake(
     streams = {one["stream"]: one for one in Home(tmp_path / "state", "p").progress()["streams"]}
     figures = [streams["copy"][name] for name in ("rows_in", "rows_out", "bad")]
     assert figures == [2, 1, 1]
+    assert [streams[name]["dead_lettered"] for name in ("copy", "copy.dead_letter")] == [0, 1]
     assert streams["store"]["expectations"] == {"small": 1}
 
 
@@ -95,3 +98,100 @@ def test_each_row_once_though_client_and_server_die(
     die_and_check(stricken, ("client", "server"))
     said = "".join(log.read_text() for log in state.glob("clickstream/logs/*.log"))
     assert "closed the session that the run before left behind" in said
+
+
+class Copying:
+    """A pipeline of two streams in the background."""
+
+    def __init__(self, broker: Broker, place: Path, server: ConnectServer) -> None:
+        self.source, self.target, self._counts = (broker.topic() for _ in range(3))
+        self.home = Home(place / "state", "p")
+        self._broker, self._server = broker, server
+        self._file = write_pipeline(
+            place,
+            f"""
+            @pipeline.stream(out=topic({self.target!r}))
+            def copy(rows=topic({self.source!r}, schema="n int")):
+                return rows
+
+            @pipeline.stream(out=topic({self._counts!r}), mode="update")
+            def count(rows=topic({self.source!r}, schema="n int")):
+                return rows.groupBy().count()
+            """,
+        )
+        self.produced = 0
+
+    def run(self) -> subprocess.CompletedProcess[str]:
+        return self._ottla("run", str(self._file), "--remote", self._server.url, "--detach")
+
+    def stop(self) -> subprocess.CompletedProcess[str]:
+        return self._ottla("stop", "p", "--timeout", "20")
+
+    def _ottla(self, *words: str) -> subprocess.CompletedProcess[str]:
+        where = ["-b", self._broker.bootstrap] if words[0] == "run" else []
+        command = [str(OTTLA), "pipeline", *words, *where, "--state-dir", str(self.home.path.parent)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+
+    def produce(self) -> None:
+        self._broker.produce(
+            self.source, [json.dumps({"n": n}) for n in range(self.produced, self.produced + 5)]
+        )
+        self.produced += 5
+
+    def streams(self) -> dict[str, dict[str, Any]]:
+        return {one["stream"]: one for one in self.home.progress().get("streams", [])}
+
+    def wait(self, column: str, *wanted: Any) -> None:
+        """Until both streams have it, and the run is still there."""
+
+        def has_it() -> bool:
+            assert self.home.is_running(), self.log_text()
+            return [one[column] for one in self.streams().values()] == list(wanted) * 2
+
+        try:
+            wait_until(has_it, 300, f"{column} = {wanted}")
+        except TimeoutError as error:
+            raise AssertionError(f"{error}\n{self.streams()}\n{self.log_text()}") from None
+
+    def written(self) -> tuple[list[int], int]:
+        """The rows of the copy, and the last count."""
+        copied = [json.loads(record.value())["n"] for record in consume(self._broker, self.target)]
+        return copied, json.loads(consume(self._broker, self._counts)[-1].value())["count"]
+
+    def log_text(self) -> str:
+        return "\n".join(log.read_text(errors="replace")[-6000:] for log in self.home.logs.glob("*.log"))
+
+
+def test_a_run_outlives_its_server_however_that_ends(
+    broker: Broker, tmp_path: Path, connect_server: ConnectServer
+) -> None:
+    one = Copying(broker, tmp_path, connect_server)
+    one.produce()
+    done = one.run()
+    assert done.returncode == 0, done.stderr
+    one.wait("rows_in", 5)
+    pid = one.home.pid()
+    for end in (connect_server.kill, connect_server.stop):
+        end()
+        one.produce()
+        one.wait("state", "restarting")
+        for figures in one.streams().values():
+            assert "does not answer" in figures["problem"]
+        connect_server.start()
+        one.wait("rows_in", one.produced)  # each batch is counted once, on whichever server it was finished
+        one.wait("problem", "")
+        assert one.written() == (list(range(one.produced)), one.produced)
+        assert one.home.pid() == pid
+
+    connect_server.kill()
+    one.wait("state", "restarting")
+    done = one.stop()
+    assert done.returncode == 0, f"{done.stderr}\n{one.log_text()}"
+    ended = one.home.run()
+    assert ended is not None
+    assert (ended.state, len(ended.problems)) == ("failed", 1), (
+        "the next run ends the session that may be there"
+    )
+    done = one.run()
+    assert done.returncode == 1, "nobody is there at the start"
+    assert "does not answer: Connection refused" in done.stderr

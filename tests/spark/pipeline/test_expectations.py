@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.pipelines import consume, pipeline_of
+from tests.support.pipelines import consume, figures_of, pipeline_of
 from tests.support.spark_world import Broker
 
 from ottla.spark.pipeline import PipelineError
@@ -71,6 +71,7 @@ def test_rows_of_inputs_are_left_out_or_set_aside_each_once_and_counted(
     assert [row.get("n") for row in values(broker, target)] == [1, None], "a tombstone is let through"
     copy = next(query for query in queries if query.name == "p.copy")
     assert observed(copy.lastProgress) == {"has n": 1, "it's positive": 2, "n < 100": 1}
+    assert figures_of(queries) == {"p.copy": (2, 0), "p.copy.dead_letter": (0, 4)}
     found = letters(broker, bad)
     assert sorted((headers["ottla.error.offset"], reason) for _, reason, headers in found) == [
         ("1", 'the expectation "it\'s positive" is not met: price > 0'),
@@ -83,9 +84,10 @@ def test_rows_of_inputs_are_left_out_or_set_aside_each_once_and_counted(
     assert (headers["trace"], headers["ottla.error.stream"]) == ("7", "p.copy")
     assert (headers["ottla.error.topic"], headers["ottla.error.partition"]) == (source, "0")
     broker.produce(source, ['{"price": 0, "n": 1}', '{"price": 3, "n": 3}'])
-    run(spark, broker)
+    queries = run(spark, broker)
     assert [row.get("n") for row in values(broker, target)] == [1, None, 3]
     assert len(letters(broker, bad)) == 5
+    assert figures_of(queries) == {"p.copy": (1, 0), "p.copy.dead_letter": (0, 1)}
 
 
 def test_rows_of_a_result_go_to_the_dead_letters_in_the_same_query(
@@ -129,8 +131,49 @@ def test_rows_of_a_result_go_to_the_dead_letters_in_the_same_query(
     assert found["p.copy"][:2] == (long.encode(), "the expectation 'length(value) < 40' is not met")
     totals = next(query for query in queries if query.name == "p.totals")
     assert observed(totals.lastProgress) == {"owed": 1, "total < 100": 1}
-    metrics = totals.lastProgress["observedMetrics"]
-    assert [row.rows for name, row in metrics.items() if name.startswith("ottla_out")] == [1], "written ones"
+    assert figures_of(queries) == {
+        "p.totals": (1, 1),
+        "p.totals.dead_letter": (0, 0),
+        "p.copy": (2, 1),
+        "p.copy.dead_letter": (0, 0),
+    }
+
+
+def test_each_dead_letter_is_counted_once_whatever_the_reason_and_as_nothing_else(
+    spark: Any, broker: Broker, tmp_path: Path
+) -> None:
+    source, target, bad = broker.topic(), broker.topic(), broker.topic()
+    run = run_of(
+        tmp_path,
+        f"""
+        fields = [{{"name": "id", "type": "long"}}, {{"name": "who", "type": "string"}}]
+        out = topic({target!r}, format="avro", schema={{"type": "record", "name": "R", "fields": fields}})
+
+        @pipeline.stream(out=out, dead_letter={bad!r}, expect=expect("id < 100", "dead_letter"))
+        def copy(rows=topic({source!r}, schema="id bigint, who string", expect=[
+            expect("id != 9", "drop"), expect("id > 0", "dead_letter")
+        ])):
+            return rows
+        """,
+    )
+    reasons = {
+        '{"id": 1, "who": "ada"}': "",
+        '{"id": 2, "who": "bob"}': "",
+        '{"id": 9, "who": "eve"}': "",  # left out
+        "oops": "the value is not JSON: Expecting value: line 1 column 1 (char 0)",
+        '{"id": -1, "who": "ada"}': "the expectation 'id > 0' is not met",
+        '{"id": 100, "who": "ada"}': "the expectation 'id < 100' is not met",
+        '{"id": 3}': "cannot be written: ",
+        '{"id": 101}': "the expectation 'id < 100' is not met",  # nor can it be written
+        '{"id": -2}': "the expectation 'id > 0' is not met",  # nor would it be written
+    }
+    broker.produce(source, list(reasons))
+    queries = run(spark, broker)
+    found = sorted(reason for _, reason, _ in letters(broker, bad))
+    expected = sorted(filter(None, reasons.values()))
+    assert all(one.startswith(other) for one, other in zip(found, expected, strict=True)), found
+    assert len(consume(broker, target)) == 2
+    assert figures_of(queries) == {"p.copy": (2, 3), "p.copy.dead_letter": (0, 3)}
 
 
 def test_one_that_stops_the_stream_says_which_and_where(spark: Any, broker: Broker, tmp_path: Path) -> None:

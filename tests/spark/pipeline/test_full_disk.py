@@ -17,7 +17,7 @@ from tests.interop.process import wait_until
 from tests.support.pipelines import consume, write_pipeline
 from tests.support.spark_world import Broker
 
-from ottla.spark.pipeline.state import Home
+from ottla.spark.pipeline.run.state import Home
 from ottla.spark.session import SHORT_LIVED
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("spark"), pytest.mark.timeout(1800)]

@@ -67,7 +67,7 @@ def _arguments() -> list[str]:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes()
-            environment = path.with_name("environ").read_bytes() if b"pipeline.runner" in words else b""
+            environment = path.with_name("environ").read_bytes() if b"pipeline.run.runner" in words else b""
         except OSError:
             continue  # it has ended
         if b"serve" not in words.split(b"\0"):
@@ -157,7 +157,7 @@ def test_a_run_uses_what_it_is_given_and_leaves_no_secret_anywhere(tmp_path: Pat
         there = [data for name, data in found.items() if place in name]
         assert any(b"cannot sign with 'Bearer ***'" in data for data in there), place
     assert any(b"about to use Bearer ***" in data for data in found.values())
-    assert "ottla.spark.pipeline.runner" in arguments
+    assert "ottla.spark.pipeline.run.runner" in arguments
     told, called = said + failed + broken, arguments + more + most
     shown = {**found, "said": told.encode(), "arguments": called.encode()}
     for name, data in shown.items():

@@ -184,7 +184,7 @@ def test_a_table_that_somebody_else_changed_ends_the_stream_with_one_line_and_lo
     spark: Any, broker: Broker, tmp_path: Path, kind: str
 ) -> None:
     from ottla.spark.pipeline import load
-    from ottla.spark.pipeline.runner import LASTING, sentence
+    from ottla.spark.pipeline.run.supervised import LASTING, sentence
 
     source, lake = broker.topic(), tmp_path / "lake"
     place = f"{str(lake)!r}" if kind == "delta" else f"'a.rows', warehouse={str(lake)!r}"

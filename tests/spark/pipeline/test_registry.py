@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.pipelines import consume, pipeline_of, write_pipeline
+from tests.support.pipelines import consume, figures_of, pipeline_of, write_pipeline
 from tests.support.spark_world import QUERY_TIMEOUT_S, Broker
 
 from ottla.client.registry.framing import FRAME_BYTES, frame, schema_id
@@ -69,7 +69,8 @@ def test_avro_of_two_writers_is_read_by_the_newest_schema_and_written_with_one_o
             return rows.selectExpr("id * 10 AS id", "who")
         """,
     )
-    run(spark, broker)
+    queries = run(spark, broker)
+    assert figures_of(queries) == {"p.copy": (2, 0), "p.copy.dead_letter": (0, 2)}
     written = consume(broker, target)
     (number,) = registry.subjects()[f"{target}-value"]
     assert {schema_id(record.value()) for record in written} == {number}

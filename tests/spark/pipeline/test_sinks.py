@@ -275,7 +275,7 @@ def test_missing_topics_are_named_with_the_brokers_answer_and_created_where_decl
 
 
 def test_the_group_of_a_stream_shows_its_progress(spark: Any, broker: Broker, tmp_path: Path) -> None:
-    from ottla.spark.pipeline.runner import Lags
+    from ottla.spark.pipeline.run.lags import Lags
 
     source, target = broker.topic(), broker.topic()
     run = pipeline_of(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.pipelines import consume, pipeline_of
+from tests.support.pipelines import consume, figures_of, pipeline_of
 from tests.support.spark_world import Broker
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.usefixtures("queries")]
@@ -93,7 +93,8 @@ def test_what_does_not_parse_goes_to_the_dead_letters_with_its_place_and_the_rea
             return rows
         """,
     )
-    run(spark, broker)
+    queries = run(spark, broker)
+    assert figures_of(queries) == {"p.copy": (1, 0), "p.copy.dead_letter": (0, 6)}
     assert [json.loads(record.value())["n"] for record in consume(broker, target)] == [1]
     letters = {dict(record.headers())["ottla.error.offset"]: record for record in consume(broker, bad)}
     assert sorted(letters) == [b"1", b"2", b"3", b"4", b"5", b"6"]
@@ -182,13 +183,39 @@ def test_a_row_that_does_not_fit_the_avro_schema_is_set_aside_by_the_same_query(
             return rows
         """,
     )
-    run(spark, broker)
+    queries = run(spark, broker)
+    assert figures_of(queries) == {"p.copy": (1, 1), "p.copy.dead_letter": (0, 0)}
     assert [record.value() for record in consume(broker, target)] == [b"\x02"]
     (letter,) = consume(broker, bad)
     headers = dict(letter.headers())
     assert headers["ottla.error.topic"] == target.encode()
     assert headers["ottla.error.reason"].startswith(b"cannot be written: ")
     assert letter.value() == b"{}"
+
+
+def test_rows_that_changed_and_do_not_fit_the_schema_are_dead_letters_too(
+    spark: Any, broker: Broker, tmp_path: Path
+) -> None:
+    """Behind an aggregation, and written by foreachBatch."""
+    source, target, bad = broker.topic(), broker.topic(), broker.topic()
+    run = pipeline_of(
+        tmp_path,
+        f"""
+        fields = [{{"name": "id", "type": "long"}}, {{"name": "count", "type": "long"}}]
+        out = topic({target!r}, format="avro", schema={{"type": "record", "name": "R", "fields": fields}})
+
+        @pipeline.stream(out=out, mode="update", dead_letter={bad!r})
+        def count(rows=topic({source!r}, schema="id bigint")):
+            return rows.groupBy("id").count()
+        """,
+    )
+    broker.produce(source, ['{"id": 1}', '{"id": null}', '{"id": 2}', '{"id": 1}', '{"id": null}', "oops"])
+    assert figures_of(run(spark, broker)) == {"p.count": (2, 1), "p.count.dead_letter": (0, 1)}
+    assert sorted(record.value() for record in consume(broker, target)) == [b"\x02\x04", b"\x04\x02"]
+    broker.produce(source, ['{"id": 1}', '{"id": null}'])
+    assert figures_of(run(spark, broker)) == {"p.count": (1, 1), "p.count.dead_letter": (0, 0)}
+    own = [record.value() for record in consume(broker, bad) if record.value() != b"oops"]
+    assert sorted(map(json.loads, own), key=str) == [{"count": 2}, {"count": 3}]
 
 
 def test_avro_is_written_without_a_schema_by_the_columns(spark: Any, broker: Broker, tmp_path: Path) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -46,6 +50,10 @@ def settings(**more: str) -> list[str]:
         ["topic", "list", "--help"],
         ["pipeline", "run", "--help"],
         ["pipeline", "run", "none.py", *NOBODY, *settings()],
+        ["pipeline", "run", "none.py", *NOBODY, "--remote", f"sc://h/;token={SECRET}"],
+        ["pipeline", "run", "none.py", *NOBODY, "--remote", f"sc://h;token={SECRET}"],
+        ["pipeline", "run", "none.py", *NOBODY, "--conf", f"spark.authenticate.secret={SECRET}"],
+        ["pipeline", "run", "none.py", *NOBODY, "--conf", f"spark.authenticate.secret:{SECRET}"],
     ],
 )
 def test_nothing_that_is_said_has_it(
@@ -107,7 +115,7 @@ def test_a_pipelines_runner_is_told_by_its_standard_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ottla.cli.pipeline import run
-    from ottla.spark.pipeline.runner import Spec, read_spec
+    from ottla.spark.pipeline.run.spec import Spec, read_spec
 
     said, arguments = tmp_path / "said", tmp_path / "arguments"
     python = tmp_path / "python"
@@ -116,10 +124,98 @@ def test_a_pipelines_runner_is_told_by_its_standard_input(
     monkeypatch.setattr(run.sys, "executable", str(python))
     log = str(tmp_path / "log")
     options = {f"kafka.{key}": value for key, value in LOGIN.items()}
-    spec = Spec("f.py", "clicks", "b:1", str(tmp_path), log, log, conf={"spark.x": SECRET}, options=options)
+    spec = Spec(
+        "f.py", "clicks", "b:1", str(tmp_path), log, log,
+        remote=f"sc://h/;token={SECRET}", conf={"spark.x": SECRET}, options=options,
+    )  # fmt: skip
     assert run._start(spec).wait(60) == 0
-    assert arguments.read_text() == "-m ottla.spark.pipeline.runner clicks\n"
+    assert arguments.read_text() == "-m ottla.spark.pipeline.run.runner clicks\n"
     assert SECRET not in repr(spec)
     with said.open("rb") as given:
         assert read_spec(given.fileno()) == spec
         assert not given.read(), "the rest is what says that nobody watches any more"
+
+
+TOKEN, KEY, LOGGED_IN = "t0k/n-of-ada", "AKIA-s3cr3t", "p4ssw0rd"
+ADDRESS = "sc://host:443/;token=t0k%2Fn-of-ada;user_id=x"
+
+
+@pytest.mark.parametrize("remote", [ADDRESS, None])
+def test_a_run_writes_no_secret_of_sparks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], remote: str | None
+) -> None:
+    """It uses them; what Spark says of them is written and shown without."""
+    from ottla.spark.pipeline.run import runner
+    from ottla.spark.pipeline.run.spec import Spec
+    from ottla.spark.pipeline.run.state import Home
+
+    file = tmp_path / "clicks.py"
+    file.write_text(
+        "from ottla.spark import pipeline, topic\n"
+        "@pipeline.stream(out=topic('out'))\n"
+        "def copy(rows=topic('in', schema='n int')):\n    return rows\n"
+    )
+    used: list[Any] = []
+
+    def session(_name: str, _master: Any, remote: str | None, conf: dict[str, str], **_: Any) -> Any:
+        used.append((remote, conf["spark.hadoop.fs.s3a.secret.key"]))
+        print(f"connecting to {remote} with {KEY}")
+        said = f"no session at {remote}: {remote and TOKEN} {KEY} {LOGGED_IN} sc://other/;token=of-the-environment"
+        raise RuntimeError(f"{said}\n{said}")
+
+    monkeypatch.setattr(runner, "session", session)
+    monkeypatch.setattr(runner, "reach", lambda _: None)  # a server is there
+    monkeypatch.setattr(runner, "open_session", lambda _: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr(runner.signal, "signal", lambda *_: None)
+    monkeypatch.setenv("SPARK_REMOTE", "sc://other/;token=of-the-environment")
+    noise = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", noise)
+    monkeypatch.setattr(sys, "stderr", noise)
+    home = Home(tmp_path / "state", "clicks")
+    home.logs.mkdir(parents=True)
+    spec = Spec(
+        str(file), "clicks", "b:1", str(tmp_path / "state"), str(home.logs / "1.log"), str(home.logs / "1.spark.log"),
+        remote=remote,
+        conf={"spark.hadoop.fs.s3a.secret.key": KEY, "spark.kerberos.token.enabled": "true"},
+        options={"kafka.sasl.password": LOGGED_IN},
+    )  # fmt: skip
+    monkeypatch.setattr(runner, "read_spec", lambda _: spec)
+    assert runner.main() == 1
+    assert used == [(remote, KEY)]
+    texts = {path.name: path.read_text() for path in home.path.rglob("*") if path.is_file()}
+    assert {"run.json", "spec.json", "1.log"} <= texts.keys()
+    monkeypatch.undo()
+    for words in (["status", "clicks"], ["status", "clicks", "--json"], ["logs", "clicks"], ["list"]):
+        main(["pipeline", *words, "--state-dir", str(tmp_path / "state")])
+    said = capsys.readouterr()
+    texts |= {"what Spark's log gets": noise.getvalue(), "out": said.out, "err": said.err, "repr": repr(spec)}
+    for name, text in texts.items():
+        for secret in (TOKEN, "t0k%2Fn-of-ada", KEY, LOGGED_IN, "of-the-environment"):
+            assert secret not in text, name
+    assert "no session at" in texts["1.log"]
+    assert "no session at" in noise.getvalue()
+    assert '"spark.kerberos.token.enabled": "true"' in texts["spec.json"]
+    if remote is not None:
+        assert "sc://host:443/;user_id=x" in said.out
+        assert "sc://host:443/;user_id=x" in texts["1.log"]
+
+
+def test_a_run_that_ends_before_it_has_said_why_is_shown_without_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is shown then is the last line of a log, that of a Java which is nobody's to quiet."""
+    from ottla.cli.pipeline import run
+    from ottla.spark.pipeline.run.spec import Spec
+    from ottla.spark.pipeline.run.state import Home
+
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\ncat > /dev/null\necho 'no, not with {KEY}' >&2\nexit 3\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(run.sys, "executable", str(python))
+    log = str(tmp_path / "log")
+    conf = {"spark.hadoop.fs.s3a.secret.key": KEY}
+    spec = Spec("f.py", "clicks", "b:1", str(tmp_path), log, f"{log}.spark", remote=ADDRESS, conf=conf)
+    assert run.detached(spec, Home(tmp_path, "clicks")) == 1
+    said = capsys.readouterr().err
+    assert "no, not with ***" in said
+    assert KEY not in said

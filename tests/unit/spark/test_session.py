@@ -1,12 +1,16 @@
 """The settings of a session, without a Spark: what goes where, and what is for this machine only."""
 
+import importlib
 import os
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ottla.spark.java import Java
 from ottla.spark.session import (
+    arguments_of,
     default_log_file,
     direct_mb,
     is_local,
@@ -55,6 +59,64 @@ def test_a_cluster_does_not() -> None:
     assert not any("arrow" in name for name in settings)
     assert "MaxDirectMemorySize" not in settings["spark.driver.defaultJavaOptions"]
     assert "spark.sql.streaming.checkpointFileManagerClass" not in settings
+
+
+def test_java_has_no_secret_among_its_arguments() -> None:
+    """PySpark puts every setting there that it is given, for all users of the machine to see."""
+    kept = {
+        "spark.app.name": "x",
+        "spark.security.credentials.hive.token.enabled": "true",
+        "spark.driver.extraJavaOptions": "-Djavax.net.ssl.trustStorePassword=x",  # nothing else tells Java
+    }
+    secret = {
+        "spark.authenticate.secret": "hush",
+        "spark.hadoop.fs.s3a.secret.key": "hush",
+        "spark.executor.extraJavaOptions": "-Djavax.net.ssl.trustStorePassword=x",
+    }
+    assert arguments_of({**kept, **secret}) == kept
+    packed = {"spark.archives": "/packed/environment.tar.gz#environment,file:///more.zip", **kept}
+    assert arguments_of({**packed, **secret}) == packed
+    # What has to be fetched for its start may need every key.
+    fetched = {"spark.jars": "/here.jar, s3a://bucket/there.jar", **kept, **secret}
+    assert arguments_of(fetched) == fetched
+
+
+def test_a_secret_reaches_spark_after_java_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    pyspark = pytest.importorskip("pyspark")
+    module = importlib.import_module("ottla.spark.session")  # the package has the function by that name
+    done: list[tuple[str, dict[str, str]]] = []
+
+    class Context:
+        _gateway = _jvm = None
+
+        @classmethod
+        def _ensure_initialized(cls, conf: Any) -> None:
+            done.append(("Java", dict(conf.getAll())))
+
+        @classmethod
+        def getOrCreate(cls, conf: Any) -> None:
+            done.append(("Spark", dict(conf.getAll())))
+
+    class Builder:
+        def __init__(self, **options: str) -> None:
+            self._options = {name.replace("_", "."): value for name, value in options.items()}
+
+        def getOrCreate(self) -> str:
+            done.append(("session", self._options))
+            return "spark"
+
+    monkeypatch.setattr(pyspark, "SparkContext", Context)
+    monkeypatch.setattr(pyspark, "SparkConf", lambda: pyspark.conf.SparkConf(loadDefaults=False))
+    monkeypatch.setattr(module, "WarmUp", lambda _: nullcontext())
+    public, whole = {"spark.a": "b"}, {"spark.a": "b", "spark.authenticate.secret": "hush"}
+    for warm in (True, False):
+        builder: Any = Builder(spark_a="b", spark_authenticate_secret="hush")
+        assert module._started(builder, is_classic=True, warm=warm) == "spark"
+        expected = [("Java", public), *([("Spark", whole)] if warm else []), ("session", whole)]
+        assert done == expected
+        done.clear()
+    module._started(Builder(spark_a="b"), is_classic=True)  # type: ignore[arg-type]
+    assert done == [("session", public)], "Java is started by Spark as ever"
 
 
 def test_the_log_goes_to_its_file_whatever_its_name() -> None:

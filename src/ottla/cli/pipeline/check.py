@@ -20,7 +20,7 @@ from ottla.cli.pipeline.run import checked, client_options, require_spark
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ottla.spark.pipeline.checkpoints.checkpoint import Operator
     from ottla.spark.pipeline.load import Pipeline
@@ -31,7 +31,7 @@ MASTER = "local[2]"
 
 def check(args: argparse.Namespace, root: Path) -> int:
     """What is wrong, one line each; 1 if a run would fail."""
-    from ottla.spark.pipeline.state import Home
+    from ottla.spark.pipeline.run.state import Home
 
     if args.json and not args.plan:
         raise UsageError("--json is how --plan shows it: say both")
@@ -71,14 +71,17 @@ def _of_checkpoints(pipeline: Pipeline, checkpoints: str) -> tuple[list[str], li
 def _with_plan(args: argparse.Namespace, pipeline: Pipeline, checkpoints: str) -> int:
     from ottla.spark.pipeline.discreet import hiding
     from ottla.spark.pipeline.planned import topic_notes, with_some_secrets
+    from ottla.spark.secret_settings import secret_settings
 
     require_spark(None)
     options, bootstrap = client_options(args)
     conf = dict(pairs(args.conf, "--conf"))
     pipeline, notes = with_some_secrets(pipeline, secrets_by(args))
     notes += topic_notes(pipeline, bootstrap, options)
-    streams = _planned(args, pipeline, bootstrap, checkpoints, options, conf)
-    hide = hiding(pipeline.secrets.values())
+    hide = hiding(
+        [*pipeline.secrets.values(), *(text for one in secret_settings(conf).values() for text in one)]
+    )
+    streams = _planned(args, pipeline, bootstrap, checkpoints, options, conf, hide)
     problems = [hide(problem) for one in streams for problem in one.problems]
     if args.json:
         documents = [one.document() for one in streams]
@@ -109,6 +112,7 @@ def _planned(
     checkpoints: str,
     options: dict[str, str],
     conf: dict[str, str],
+    hide: Callable[[str], str],
 ) -> list[Planned]:
     from ottla.spark.pipeline.planned import look_at
     from ottla.spark.session import SHORT_LIVED, SparkFailed, session
@@ -132,7 +136,7 @@ def _planned(
                     spark.stop()
         except SparkFailed as error:
             said = noise.read_text(errors="replace").strip().splitlines()
-            raise CliError(f"{error}: {said[-1] if said else 'it said nothing'}") from None
+            raise CliError(f"{error}: {hide(said[-1]) if said else 'it said nothing'}") from None
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ def package(args: argparse.Namespace, root: Path) -> None:
     from ottla.spark.cluster.recipes import recipes
     from ottla.spark.cluster.shelf import take
     from ottla.spark.pipeline.contents import request_for
-    from ottla.spark.pipeline.runner import PACKAGES
+    from ottla.spark.pipeline.run.runner import PACKAGES
 
     pipeline = checked(args.file, args.name)
     wheels = Path(args.wheels) if args.wheels else None

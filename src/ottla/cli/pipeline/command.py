@@ -20,7 +20,7 @@ from ottla.examples import PIPELINES, source_of
 if TYPE_CHECKING:
     import argparse
 
-    from ottla.spark.pipeline.state import Home
+    from ottla.spark.pipeline.run.state import Home
 
 
 _TEMPLATE = '''\
@@ -110,6 +110,21 @@ CLIENT = (
         "machine see it: passwords belong into a file",
     ),
 )
+CONF = argument(
+    "--conf",
+    action="append",
+    default=[],
+    metavar="KEY=VALUE",
+    help="a setting of Spark (may be given many times); others on this machine see it: passwords belong into Spark's "
+    "spark-defaults.conf",
+)
+REMOTE = argument(
+    "--remote",
+    metavar="URL",
+    help="a Spark Connect server: sc://host:port; a token belongs into $SPARK_CONNECT_AUTHENTICATE_TOKEN",
+)
+# For those who start what has run before: what was secret was not kept.
+AGAIN = (REMOTE, CONF)
 STOPPING = (
     argument("--timeout", type=float, default=60.0, metavar="S", help="how long to wait (default: 60)"),
     switch("--force", help="kill it if it has not stopped by then"),
@@ -126,14 +141,14 @@ def _count(text: str) -> int:
 
 def state_root(args: argparse.Namespace) -> Path:
     """The directory of all pipelines."""
-    from ottla.spark.pipeline.state import default_state_dir
+    from ottla.spark.pipeline.run.state import default_state_dir
 
     return Path(args.state_dir) if args.state_dir else default_state_dir(os.environ)
 
 
 def find(args: argparse.Namespace) -> Home:
     """The pipeline that a name means."""
-    from ottla.spark.pipeline.state import homes
+    from ottla.spark.pipeline.run.state import homes
 
     root = state_root(args)
     known = {home.name: home for home in homes(root)}
@@ -174,7 +189,7 @@ def _graph(args: argparse.Namespace) -> None:
 
 
 def _list(args: argparse.Namespace) -> None:
-    from ottla.spark.pipeline.state import homes
+    from ottla.spark.pipeline.run.state import homes
 
     rows = [row for home in homes(state_root(args)) if (row := _summary(home)) is not None]
     emit(rows, ("name", "state", "pid", "started", "streams", "lag", "file"), args.output)
@@ -182,7 +197,7 @@ def _list(args: argparse.Namespace) -> None:
 
 def _summary(home: Home) -> dict[str, Any] | None:
     from ottla.cli.pipeline.screen import timestamp
-    from ottla.spark.pipeline.state import ALIVE
+    from ottla.spark.pipeline.run.state import ALIVE
 
     run = home.run()
     if run is None:
@@ -204,7 +219,7 @@ def _status(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from ottla.cli.pipeline.screen import status_lines
-    from ottla.spark.pipeline.state import DIED, FAILED
+    from ottla.spark.pipeline.run.state import DIED, FAILED
 
     home = find(args)
     run = home.run()
@@ -218,7 +233,7 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _stop(args: argparse.Namespace) -> int:
-    from ottla.spark.pipeline.state import ALIVE
+    from ottla.spark.pipeline.run.state import ALIVE
 
     home = find(args)
     run = home.run()
@@ -360,7 +375,8 @@ a life of its own: what the pipeline wrote after the copy is written again, into
 
 _RESET_DETAILS = """\
 Nothing is deleted: checkpoints with their state and offsets move to set-aside/ in the pipeline's directory. What the
-queries left open in topics is aborted first, and whoever still runs them elsewhere can write nothing more."""
+queries left open in topics is aborted first, and whoever still runs them elsewhere can write nothing more, neither
+into topics nor into tables. Parameters that are not given are as they were."""
 
 COMMAND = Command(
     "pipeline",
@@ -388,7 +404,7 @@ COMMAND = Command(
                 metavar="URL",
                 help="the Spark to use: local[N], spark://..., yarn, k8s://... (default: local[*])",
             ),
-            argument("--remote", metavar="URL", help="a Spark Connect server: sc://host:port"),
+            REMOTE,
             STATE_DIR,
             argument(
                 "--checkpoint-dir",
@@ -415,13 +431,7 @@ COMMAND = Command(
                 help="how long a stream that fails, as while brokers are away, is started again: 90s, 15m, 2h "
                 "(default: never give up)",
             ),
-            argument(
-                "--conf",
-                action="append",
-                default=[],
-                metavar="KEY=VALUE",
-                help="a setting of Spark (may be given many times)",
-            ),
+            CONF,
             *PARAMETERS,
             *SECRETS,
             *CLIENT,
@@ -445,13 +455,7 @@ COMMAND = Command(
                 metavar="DIR",
                 help="where the checkpoints are, if not in the state directory",
             ),
-            argument(
-                "--conf",
-                action="append",
-                default=[],
-                metavar="KEY=VALUE",
-                help="a setting of Spark (may be given many times)",
-            ),
+            CONF,
             *PARAMETERS,
             *SECRETS,
             *CLIENT,
@@ -583,11 +587,12 @@ COMMAND = Command(
             NAME,
             STATE_DIR,
             *STOPPING,
+            *AGAIN,
             *PARAMETERS,
             *SECRETS,
             run=_restart,
-            details="The file is read and checked anew before anything is stopped. Parameters that are not given are "
-            "as they were; secrets are kept nowhere, and asked for anew.",
+            details="The file is read and checked anew before anything is stopped. Parameters and settings not "
+            "given are as they were; secrets are kept nowhere, and asked for anew.",
         ),
         Command(
             "replay",
@@ -612,6 +617,7 @@ COMMAND = Command(
                 help="the output (default: that of the stream with .replay behind its name)",
             ),
             switch("--detach", help="run in the background; see status and stop"),
+            *AGAIN,
             *PARAMETERS,
             *SECRETS,
             run=_replay,
@@ -624,6 +630,8 @@ COMMAND = Command(
             STATE_DIR,
             argument("--stream", metavar="NAME", help="of one stream only"),
             BOOTSTRAP,
+            *PARAMETERS,
+            *SECRETS,
             *CLIENT,
             run=_reset,
             details=_RESET_DETAILS,

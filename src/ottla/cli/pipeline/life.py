@@ -1,7 +1,8 @@
 """`ottla pipeline logs | attach | restart | replay | reset | savepoint`: what is done with a pipeline later on.
 
 All work on what a run has left in the state directory. `restart` asks for what the last run was asked for, in the file
-as it is now; secrets are kept nowhere, so a run that was given one on the command line has to be asked for again.
+as it is now. Secrets are kept nowhere: a token for a Spark Connect server and secret settings of Spark are given again
+to `restart` and `replay`; a run that was given a client's password on the command line has to be asked for again.
 `reset` gives a pipeline's checkpoints up: they are set aside and never deleted, and only after the life that they
 belong to can write nothing any more.
 """
@@ -19,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ottla.cli.args import CliError, UsageError, unknown
+from ottla.cli.args import CliError, UsageError, pairs, unknown
 from ottla.cli.client import explained
 from ottla.cli.output import counted, say
 from ottla.cli.pipeline import run as runs
@@ -28,16 +29,17 @@ from ottla.cli.selection import parse_moment_ms
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from ottla.spark.pipeline.given import Given
     from ottla.spark.pipeline.load import Pipeline
     from ottla.spark.pipeline.replay import Replay
-    from ottla.spark.pipeline.runner import Spec
-    from ottla.spark.pipeline.state import Home, Run
+    from ottla.spark.pipeline.run.spec import Spec
+    from ottla.spark.pipeline.run.state import Home, Run
 
 POLL_S = 0.2
 MAX_TAIL_BYTES = 1 << 20
+_OR_DEFAULTS = " (or put it into Spark's spark-defaults.conf, and use `ottla pipeline run`)"
 
 
 def logs(args: argparse.Namespace, home: Home) -> int:
@@ -105,7 +107,7 @@ def attach(home: Home) -> int:
 
 def restart(args: argparse.Namespace, home: Home, stop: Callable[[], object]) -> int:
     """Stop it, if it runs, and start it again in the background, as it was last asked for."""
-    spec = _kept_spec(home)
+    spec = _complete(_kept_spec(home), args, home)
     # What is wrong with the file by now is found out before anything is stopped.
     pipeline = runs.checked(spec.file, spec.name, _given(args, spec))
     runs.check_topics(pipeline, spec.bootstrap, dict(spec.options), create_all=spec.create_topics)
@@ -145,7 +147,7 @@ def _given(args: argparse.Namespace, last: Spec) -> Callable[[], Given]:
 
 
 def _kept_spec(home: Home) -> Spec:
-    from ottla.spark.pipeline.runner import Spec
+    from ottla.spark.pipeline.run.spec import Spec
 
     kept = home.spec()
     if kept is None:
@@ -164,6 +166,40 @@ def _kept_spec(home: Home) -> Spec:
         ) from None
 
 
+def _complete(spec: Spec, args: argparse.Namespace, home: Home) -> Spec:
+    """How the last run was asked for, with what is given now: at least what was secret then, and so was not kept."""
+    from ottla.spark.cluster.connect import secrets_of
+
+    remote = runs.spark_address(args.remote)
+    if remote is not None and spec.remote is None:
+        raise UsageError(
+            f"{home.name} was started on {spec.spark}, without --remote: use `ottla pipeline run`"
+        )
+    conf = {**spec.conf, **dict(pairs(args.conf, "--conf"))}
+    kept = home.spec() or {}
+    lacks = []
+    if remote is None:
+        remote = runs.spark_address(spec.remote)
+        names = [name for name in kept.get("remote_not_kept") or () if name not in secrets_of(remote or "")]
+        lacks += [_address_again(spec.spark, names)] if names else []
+    names = [name for name in kept.get("conf_not_kept") or () if name not in conf]
+    lacks += [" ".join(f"--conf {name}=…" for name in names) + _OR_DEFAULTS] if names else []
+    if lacks:
+        raise CliError(
+            f"{home.name} was given what is secret, which is kept nowhere; give it again: {', '.join(lacks)}"
+        )
+    return replace(spec, remote=remote, conf=conf)
+
+
+def _address_again(address: str, names: list[str]) -> str:
+    from ottla.spark.cluster.connect import TOKEN_VARIABLE
+
+    server, *parameters = address.split(";")
+    whole = ";".join([server.rstrip("/") + "/", *parameters, *(f"{name}=…" for name in names)])
+    otherwise = f" (or set {TOKEN_VARIABLE})" if names == ["token"] else ""
+    return f"--remote '{whole}'{otherwise}"
+
+
 def replay(args: argparse.Namespace, home: Home, root: Path) -> int:
     """Streams once more, from a time on, into outputs of their own."""
     from ottla.spark.pipeline.declare import PipelineError
@@ -173,6 +209,7 @@ def replay(args: argparse.Namespace, home: Home, root: Path) -> int:
     last = _kept_spec(home)
     if last.replay is not None:
         raise CliError(f"{home.name} is a replay itself: name the pipeline")
+    last = _complete(last, args, home)
     from_ms, to_ms = parse_moment_ms(args.since), None if args.to is None else parse_moment_ms(args.to)
     if to_ms is not None and to_ms <= from_ms:
         raise UsageError("--to is not after --from")
@@ -239,7 +276,7 @@ def _partitions(last: Spec, pipeline: Pipeline, names: list[str]) -> int | None:
 
 def reset(args: argparse.Namespace, home: Home) -> int:
     """Set the checkpoints of a pipeline, or of one of its streams, aside: the next run begins anew."""
-    from ottla.spark.pipeline.state import AlreadyRunning
+    from ottla.spark.pipeline.run.state import AlreadyRunning
 
     try:
         with home.locked():
@@ -251,7 +288,7 @@ def reset(args: argparse.Namespace, home: Home) -> int:
 def savepoint(args: argparse.Namespace, home: Home) -> int:
     """Copy the checkpoints of a pipeline that does not run, with their state: a run can start from the copy."""
     from ottla.spark.pipeline.checkpoints.savepoint import SavepointError, save
-    from ottla.spark.pipeline.state import AlreadyRunning
+    from ottla.spark.pipeline.run.state import AlreadyRunning
 
     replay = (home.spec() or {}).get("replay")
     if isinstance(replay, dict) and replay.get("to_ms") is not None:
@@ -296,9 +333,10 @@ def _local_checkpoints(home: Home, otherwise: str) -> Path:
 def _reset(args: argparse.Namespace, home: Home) -> int:
     root = _local_checkpoints(home, "move them there, or give the next run another --checkpoint-dir")
     chosen = _chosen(root, home, args.stream)
-    ids = [query_id for checkpoint in chosen for query_id in _query_ids(checkpoint)]
+    ids = {checkpoint.name: query_id for checkpoint in chosen for query_id in _query_ids(checkpoint)}
     if ids:
-        _fence(args, home, ids)
+        _fence(args, home, list(ids.values()))
+        _fence_tables(args, home, ids)
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
     # Checkpoints that are on another disk are set aside there: a directory is moved as a whole, or not at all.
     aside = _moved(chosen, home.set_aside / stamp) or _moved(
@@ -379,6 +417,44 @@ def _fence(args: argparse.Namespace, home: Home, ids: list[str]) -> None:
             aborted = sum(fence_query(client, query_id) for query_id in ids)
     if aborted:
         say(f"{home.name}: {counted(aborted, 'transaction')} that nobody will commit aborted")
+
+
+def _fence_tables(args: argparse.Namespace, home: Home, ids: Mapping[str, str]) -> None:
+    """The same for the tables that the streams go into, as the file names them now."""
+    from ottla.spark.pipeline.declare import Delta, Iceberg, PipelineError
+    from ottla.spark.pipeline.lake.common import hidden
+    from ottla.spark.pipeline.running import give_up
+
+    kept = home.spec()
+    if kept is None:
+        return  # started by an earlier version, or by hand
+    try:
+        pipeline = _as_it_ran(args, home, kept)
+    except PipelineError as error:
+        say(
+            f"{home.name}: which tables it writes into is not known ({str(error).splitlines()[0]}): see that no driver "
+            "of it is left"
+        )
+        return
+    for stream in pipeline.streams:
+        if stream.name in ids and isinstance(stream.out, Delta | Iceberg):
+            try:
+                give_up(stream.out, ids[stream.name], pipeline.secrets)
+            except Exception as error:  # noqa: BLE001 - catalogs and stores raise what they like
+                raise CliError(
+                    f"the {stream.out} could not be told that {stream.name} is given up, so nothing was set aside: "
+                    f"{hidden(error, pipeline.secrets)}"
+                ) from None
+
+
+def _as_it_ran(args: argparse.Namespace, home: Home, kept: dict[str, Any]) -> Pipeline:
+    from ottla.spark.pipeline.load import load
+    from ottla.spark.pipeline.replay import replayed
+    from ottla.spark.pipeline.run.spec import Spec
+
+    spec = Spec.of(kept)
+    pipeline = replace(load(spec.file, _given(args, spec)()), name=home.name)
+    return pipeline if spec.replay is None else replayed(pipeline, spec.replay)
 
 
 def _connection(args: argparse.Namespace, home: Home) -> tuple[dict[str, str], str]:

@@ -1,6 +1,6 @@
 """`ottla pipeline run`: checks, then a runner in a process of its own, watched until it ends or Ctrl-C.
 
-The runner (ottla.spark.pipeline.runner) does the work and writes its state to disk; whoever watches reads it there,
+The runner (ottla.spark.pipeline.run.runner) does the work and writes its state to disk; whoever watches reads it there,
 so a run in the foreground is a run in the background with somebody looking on. Spark's noise goes to a file.
 """
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from ottla.spark.pipeline.given import Given
     from ottla.spark.pipeline.load import Pipeline
-    from ottla.spark.pipeline.runner import Spec
-    from ottla.spark.pipeline.state import Home, Run
+    from ottla.spark.pipeline.run.spec import Spec
+    from ottla.spark.pipeline.run.state import Home, Run
 
 # As Spark takes them; some would be found out only by Java, which is then blamed.
 MASTER = re.compile(r"local|local\[(\*|\d+)(\s*,\s*\d+)?\]|local-cluster\[.*\]|spark://.+|yarn|k8s://.+")
@@ -49,7 +49,8 @@ def run(args: argparse.Namespace, root: Path) -> int:
             f"--master {args.master!r} is no master of Spark's: local, local[N], local[*], spark://HOST:PORT, yarn, "
             "k8s://…"
         )
-    require_spark(args.remote)
+    remote = spark_address(args.remote)
+    require_spark(remote)
     pipeline = checked(args.file, args.name, given_by(args))
     options, bootstrap = client_options(args)
     conf = dict(pairs(args.conf, "--conf"))
@@ -58,8 +59,22 @@ def run(args: argparse.Namespace, root: Path) -> int:
     home = home_of(root, pipeline.name)
     _check_savepoint(args, home)
     check_topics(pipeline, bootstrap, options, create_all=args.create_topics)
-    spec = _spec(args, pipeline, home, bootstrap, conf, options)
+    spec = _spec(args, pipeline, home, bootstrap, remote, conf, options)
     return detached(spec, home) if args.detach else watched(spec, home)
+
+
+def spark_address(given: str | None) -> str | None:
+    """The address of a Spark Connect server with the token that is to be used there, the environment's if it has none.
+
+    So a token is known to be one wherever it comes from: hidden in what is said, and asked for by the next start.
+    """
+    if given is None:
+        return None
+    from ottla.spark.cluster.connect import TOKEN_VARIABLE, with_token, wrong_with
+
+    if wrong := wrong_with(given):
+        raise UsageError(f"--remote {wrong}")
+    return with_token(given, os.environ.get(TOKEN_VARIABLE))
 
 
 def _check_savepoint(args: argparse.Namespace, home: Home) -> None:
@@ -160,7 +175,7 @@ def _is_installed(package: str) -> bool:
 
 
 def home_of(root: Path, name: str) -> Home:
-    from ottla.spark.pipeline.state import Home
+    from ottla.spark.pipeline.run.state import Home
 
     home = Home(root, name)
     if home.is_running():
@@ -189,10 +204,11 @@ def _spec(
     pipeline: Pipeline,
     home: Home,
     bootstrap: str,
+    remote: str | None,
     conf: dict[str, str],
     options: dict[str, str],
 ) -> Spec:
-    from ottla.spark.pipeline.runner import Spec
+    from ottla.spark.pipeline.run.spec import Spec
 
     log, spark_log = log_files(home)
     return Spec(
@@ -203,7 +219,7 @@ def _spec(
         log=log,
         spark_log=spark_log,
         master=args.master,
-        remote=args.remote,
+        remote=remote,
         checkpoint_dir=args.checkpoint_dir,
         available_now=args.available_now,
         watched=not args.detach,
@@ -233,7 +249,7 @@ def _give_up_after_s(given: str | None) -> float | None:
 
 
 def _metrics(given: str | None) -> str | None:
-    from ottla.spark.pipeline.metrics import parse_address
+    from ottla.spark.pipeline.run.metrics import parse_address
 
     try:
         if given is not None:
@@ -254,7 +270,7 @@ def _start(spec: Spec) -> subprocess.Popen[bytes]:
     from ottla.spark.pipeline.given import without_secret_variables
     from ottla.spark.worker_python import users_environment
 
-    command = [sys.executable, "-m", "ottla.spark.pipeline.runner", spec.name]
+    command = [sys.executable, "-m", "ottla.spark.pipeline.run.runner", spec.name]
     environment = without_secret_variables(users_environment(os.environ))
     with open(spec.spark_log, "ab") as noise:
         process = subprocess.Popen(
@@ -276,7 +292,7 @@ def _start(spec: Spec) -> subprocess.Popen[bytes]:
 
 def detached(spec: Spec, home: Home) -> int:
     """Start it and wait until it runs, so that what goes wrong at the start is said here."""
-    from ottla.spark.pipeline.state import STARTING
+    from ottla.spark.pipeline.run.state import STARTING
 
     process = _start(spec)
     say(f"{spec.name}: starting as process {process.pid}")
@@ -333,8 +349,9 @@ def _stop(process: subprocess.Popen[bytes], spec: Spec) -> None:
 def _outcome(home: Home, process: subprocess.Popen[bytes], spec: Spec) -> Run:
     from dataclasses import replace
 
-    from ottla.spark.pipeline.full_disk import Place, fullest
-    from ottla.spark.pipeline.state import DIED, FAILED, Run
+    from ottla.spark.pipeline.discreet import hiding
+    from ottla.spark.pipeline.run.full_disk import Place, fullest
+    from ottla.spark.pipeline.run.state import DIED, FAILED, Run
 
     found = _current(home, process.pid)
     if found is None:
@@ -345,10 +362,10 @@ def _outcome(home: Home, process: subprocess.Popen[bytes], spec: Spec) -> Run:
             spec.name,
             spec.file,
             spec.bootstrap,
-            spec.remote or spec.master or "",
+            spec.spark,
             FAILED,
             process.pid,
-            problems=(reason,),
+            problems=(hiding(spec.hidden)(reason),),
         )
     if found.state == DIED:
         return replace(found, problems=(f"the process ended unexpectedly (code {process.poll()})",))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from ottla.cli.output import ABSENT, counted, table
-from ottla.spark.pipeline.state import RUNNING
+from ottla.spark.pipeline.run.state import RUNNING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rich.console import RenderableType
 
-    from ottla.spark.pipeline.state import Run
+    from ottla.spark.pipeline.run.state import Run
 
 COLUMNS = (
     "stream",
@@ -24,6 +24,7 @@ COLUMNS = (
     "out/s",
     "bad",
     "late",
+    "dead",
     "lag",
     "lag_s",
     "batch_ms",
@@ -46,6 +47,7 @@ def rows(progress: Mapping[str, Any]) -> list[dict[str, Any]]:
             "out/s": _number(round(stream["out_per_s"])),
             "bad": _number(stream["bad"]),
             "late": _number(stream.get("late", 0)),
+            "dead": _number(stream.get("dead_lettered", 0)),
             "lag": _number(stream["lag"]),
             "lag_s": _seconds(stream["lag_seconds"]),
             "batch_ms": _number(stream["batch_ms"]),
@@ -97,7 +99,7 @@ def _drawn(found: list[dict[str, Any]]) -> RenderableType:
     for row in found:
         styles = {
             "state": "green" if row["state"] == RUNNING else "yellow",
-            "bad": "" if row["bad"] in (None, "0") else "red",
+            **{name: "" if row[name] in (None, "0") else "red" for name in ("bad", "dead")},
         }
         drawn.add_row(*(Text(_cell(row[column]), styles.get(column, "")) for column in COLUMNS))
     return drawn

@@ -12,7 +12,8 @@ that environment has all of ours, what is sent is a script that leads to it. Tha
 of each query, and unpacks what the session has for each of them, on every machine.
 
 Rules: what the server or an executor still lacks then is one line each (preflight), and nothing has been begun. Nothing
-is sent where nothing is missing, or where the user has named the executors' Python. Owned by the driver's side.
+is sent where nothing is missing, or where the user has named the executors' Python. An address may have a token in it:
+it is shown and kept `without_token`. Owned by the driver's side.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote, urlsplit
 
+from ottla.spark.cluster.connect_server import RETRIES, SCHEME
 from ottla.spark.cluster.environment import CONTENTS, MAX_CONTENTS_BYTES, covers
 from ottla.spark.cluster.package import ARCHIVES, PYTHON, SESSION_ARCHIVES, Package
 from ottla.spark.cluster.preflight import (
@@ -31,6 +34,7 @@ from ottla.spark.cluster.preflight import (
     explained,
     probe,
 )
+from ottla.spark.secret_settings import is_secret
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +46,13 @@ SERVER = "the Spark Connect server"
 # As seen from the session's directory, in which Python is started.
 SERVERS_ENVIRONMENT = "../environment"
 _LOOK = "ottla_look"
+# Where Spark's client looks for a token that is not in the address; one in either makes it use TLS.
+TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
+_TOKEN = "token"
+# Parameters that the client does not know are headers of its requests, and some of those say who one is.
+_HEADERS = ("authorization", "api-key", "api_key", "apikey")
+# What ends a parameter for the client, which then says the whole of it in its complaint.
+_ESCAPED = "=/?#"
 
 
 class _OfExecutors(Remedies):
@@ -124,7 +135,7 @@ def close_session(remote: str, session_id: str) -> None:
     """End the session of a client that has died: what it began runs on, on the server, and keeps what it unpacked."""
     from pyspark.sql.connect.client import SparkConnectClient
 
-    client = SparkConnectClient(with_session(remote, session_id))
+    client = SparkConnectClient(with_session(remote, session_id), retry_policy=dict(RETRIES))
     try:
         client.release_session()
     finally:
@@ -133,8 +144,76 @@ def close_session(remote: str, session_id: str) -> None:
 
 def with_session(remote: str, session_id: str) -> str:
     """The address of a server, and a session there."""
+    return _with(remote, f"session_id={session_id}")
+
+
+def with_token(remote: str, token: str | None) -> str:
+    """The address with a token, unless it has one: as Spark's client takes that of its environment."""
+    if not token or _TOKEN in secrets_of(remote):
+        return remote
+    return _with(remote, f"{_TOKEN}={quote(token, safe='')}")
+
+
+def _with(remote: str, parameter: str) -> str:
     server, _, more = remote.partition(";")
-    return f"{server.rstrip('/')}/;{f'{more};' if more else ''}session_id={session_id}"
+    return f"{server.rstrip('/')}/;{f'{more};' if more else ''}{parameter}"
+
+
+def without_token(remote: str) -> str:
+    """The address as it may be shown and kept: where the server is, and for whom."""
+    server, *parameters = remote.split(";")
+    kept = [one for one in parameters if "=" in one and not _is_secret(*_taken_apart(one))]
+    return ";".join([server, *kept]) if kept else server.rstrip("/")
+
+
+def secrets_of(remote: str) -> dict[str, str]:
+    """The parameters of an address that are secret, as they stand there."""
+    parameters = map(_taken_apart, remote.split(";")[1:])
+    return {name: value for name, value in parameters if _is_secret(name, value)}
+
+
+def hidden_in(remote: str) -> list[str]:
+    """The texts that are not to be read anywhere: as they stand in the address, and as they are sent."""
+    return [text for value in secrets_of(remote).values() for text in (value, unquote(value))]
+
+
+def _taken_apart(parameter: str) -> tuple[str, str]:
+    name, _, value = parameter.partition("=")
+    return name, value
+
+
+def _is_secret(name: str, value: str) -> bool:
+    is_header = any(word in name.lower() for word in _HEADERS)
+    return bool(value) and (name == _TOKEN or is_header or is_secret(name, value))
+
+
+def wrong_with(remote: str) -> str | None:
+    """What Spark's client would not take of an address, without repeating what may be secret in it."""
+    server, *parameters = remote.split(";")
+    if not server.startswith(SCHEME) or not _is_server(server.removeprefix(SCHEME)):
+        return "is no address of a Spark Connect server: sc://HOST:PORT, or sc://HOST:PORT/;NAME=VALUE;NAME=VALUE"
+    if parameters and not server.endswith("/"):
+        return "lacks a '/' before its parameters: sc://HOST:PORT/;NAME=VALUE"
+    if parameters == [""]:
+        return None
+    for name, value in map(_taken_apart, parameters):
+        found = next((character for character in _ESCAPED if character in value), None)
+        if found is not None:
+            return f"has {found!r} in its {name}: write it as {quote(found, safe='')}"
+    if not all("=" in one for one in parameters):
+        return "has a parameter that is not NAME=VALUE; a ';' within a value is written as %3B"
+    return None
+
+
+def _is_server(place: str) -> bool:
+    """A host, which may have a port: Spark's client leaves out all else, or says that it does not take it."""
+    try:
+        found = urlsplit(f"//{place}")
+        _ = found.port
+    except ValueError:
+        return False
+    rest = (found.path.removeprefix("/"), found.query, found.fragment)
+    return bool(found.hostname) and "@" not in place and not any(rest)
 
 
 def register(spark: SparkSession) -> None:

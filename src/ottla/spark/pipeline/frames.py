@@ -14,6 +14,8 @@ Runs in the driver while a plan is built, so a wrong column is named before the 
 - A result's key is taken from its column, the rest is encoded as the value. A row that cannot be encoded (an Avro or
   Protobuf schema that it does not fit) or is not as expected goes to the dead-letter topic in the same query, and so in
   the same transactions, as the rows that are written.
+- What a query writes is counted where nothing can change it any more, each row once: as one of the result, or as a dead
+  letter. So the figures of a stream's two queries add up to what is in its topics.
 """
 
 from __future__ import annotations
@@ -63,10 +65,12 @@ EXACT = "_ottla_exact_error"
 UNMET = "_ottla_unmet"
 PLACE = "_ottla_place"
 REFUSED = "_ottla_refused"
+LETTER = "_ottla_letter"
 _AGE = "_ottla_age"
 
 METRICS_IN = "ottla_in"
 METRICS_OUT = "ottla_out"
+DEAD_LETTERED = "dead_lettered"
 ERROR_HEADER_PREFIX = "ottla.error."
 DEAD_LETTER_SUFFIX = ".dead_letter"
 RAW_COLUMNS = ("key", "value", "headers", "topic", "partition")
@@ -401,7 +405,7 @@ def letters(context: Context, stream: Stream) -> DataFrame | None:
         first = first.unionByName(other)
     from pyspark.sql import functions as F
 
-    return first.observe(context.metrics_name(METRICS_OUT), F.count(F.lit(1)).alias("rows"))
+    return first.observe(context.metrics_name(METRICS_OUT), F.count(F.lit(1)).alias(DEAD_LETTERED))
 
 
 def _of_topic(
@@ -532,7 +536,7 @@ def value_columns(sink: Topic, columns: StructType, values: Codec) -> StructType
 
 
 def encode(pipeline: DeclaredPipeline, stream: Stream, result: DataFrame) -> DataFrame:
-    """The result as the columns that format("ottla") writes."""
+    """The result as the columns that format("ottla") writes; LETTER is there where rows may be dead letters."""
     from pyspark.sql import functions as F
 
     sink = stream.out
@@ -578,7 +582,20 @@ def _with_failures(shaped: DataFrame, pipeline: DeclaredPipeline, stream: Stream
         F.when(error.isNull(), F.lit(stream.out.name))
         .otherwise(F.lit(stream.dead_letter.name))
         .alias("topic"),
+        error.isNotNull().alias(LETTER),
     )
+
+
+def counted_out(context: Context, written: DataFrame) -> DataFrame:
+    """The rows that a stream's own query writes, their number in its metrics. Rows of a topic have been encoded by now:
+    only that shows which of them the format refuses."""
+    from pyspark.sql import functions as F
+
+    counts = [F.count(F.lit(1)).alias("rows")]
+    if LETTER in written.columns:
+        good, letter = F.when(~F.col(LETTER), F.lit(1)), F.when(F.col(LETTER), F.lit(1))
+        counts = [F.count(good).alias("rows"), F.count(letter).alias(DEAD_LETTERED)]
+    return written.observe(context.metrics_name(METRICS_OUT), *counts).drop(LETTER)
 
 
 def _reasons_of_row(headers: Column, said: Column, pipeline: DeclaredPipeline, stream: Stream) -> Column:
@@ -610,6 +627,7 @@ def _raw_with_refused(result: DataFrame, pipeline: DeclaredPipeline, stream: Str
     }
     if "partition" in own:
         columns["partition"] = F.when(good, own["partition"])
+    columns[LETTER] = ~good
     return result.select(*[column.alias(name) for name, column in columns.items()])
 
 

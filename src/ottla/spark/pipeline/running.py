@@ -4,8 +4,9 @@ Each stream is one query with its own checkpoint (`<checkpoints>/<stream>`), nam
 progress shown under the group of the same name; a stream with a dead-letter topic has a second query for it.
 
 What a query reports after each micro-batch becomes `Figures`. Rows in are records read, rows out are rows of the
-result; both come from metrics that the plans observe, since Spark's own count of rows written is unknown for most
-sinks.
+result that were written, dead-lettered are rows that were written to the dead-letter topic instead; all come from
+metrics that the plans observe, since Spark's own count of rows written is unknown for most sinks, and does not tell one
+topic from another.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ from ottla.spark.pipeline.declare import (
 from ottla.spark.pipeline.discreet import DiscreetWriter, discreetly, guard, hiding
 from ottla.spark.pipeline.frames import (
     DEAD_LETTER_SUFFIX,
+    DEAD_LETTERED,
     METRICS_IN,
     METRICS_OUT,
-    REFUSED,
     Context,
     as_expected,
     check_columns,
+    counted_out,
     encode,
     letters,
     read,
@@ -87,6 +89,12 @@ class Plan:
                 if NOT_UP not in str(error):
                     raise
         return self._start()
+
+    def start_in_turn(self) -> StreamingQuery:
+        """For who starts many, one after the other."""
+        query = self.start()
+        _await_source(query)
+        return query
 
     def _start(self) -> StreamingQuery:
         with _explained(self.pipeline, self.stream):
@@ -155,8 +163,8 @@ def _plans(context: Context, stream: Stream, checkpoints: str, available_now: bo
     with _explained(pipeline, stream):
         checkpoint = f"{checkpoints}/{stream.name}"
         judged_in = verdicts_path(checkpoint) if stream.dead_letter is not None else ""
-        result = _result(context.for_query(name, judged_in), stream)
-        writer = _writer(context, stream, result, checkpoint)
+        own = context.for_query(name, judged_in)
+        writer = _writer(own, stream, _result(own, stream), checkpoint)
         yield Plan(pipeline, stream, name, _prepared(writer, name, checkpoint, trigger))
         aside = name + DEAD_LETTER_SUFFIX
         bad = letters(context.for_query(aside, judged_in), stream) if stream.dead_letter is not None else None
@@ -175,15 +183,11 @@ def _prepared(
 
 def _result(context: Context, stream: Stream) -> DataFrame:
     """The DataFrame that a stream's function makes of its inputs, checked against its output."""
-    from pyspark.sql import functions as F
-
     tolerant = stream.dead_letter is not None
     made = _call(context, stream, tolerant, {})
     _check_plan(context, stream, made)
     check_columns(context.pipeline, stream, made)
-    kept = as_expected(context, stream, made)
-    written = F.when(F.col(REFUSED).isNull(), F.lit(1)) if REFUSED in kept.columns else F.lit(1)
-    return kept.observe(context.metrics_name(METRICS_OUT), F.count(written).alias("rows"))
+    return as_expected(context, stream, made)
 
 
 def _check_plan(context: Context, stream: Stream, made: DataFrame) -> None:
@@ -227,7 +231,7 @@ def _call(context: Context, declared: Declared, tolerant: bool, views: dict[View
 def _writer(context: Context, stream: Stream, result: DataFrame, checkpoint: str) -> DataStreamWriter:
     sink = stream.out
     if isinstance(sink, Topic):
-        encoded = encode(context.pipeline, stream, result)
+        encoded = counted_out(context, encode(context.pipeline, stream, result))
         if stream.mode == "update":
             settings = _sink_settings(context, sink, "topic" in encoded.columns)
             settings["checkpointLocation"] = checkpoint
@@ -235,6 +239,7 @@ def _writer(context: Context, stream: Stream, result: DataFrame, checkpoint: str
         return _topic_writer(
             context, encoded.writeStream.outputMode(stream.mode), sink, "topic" in encoded.columns
         )
+    result = counted_out(context, result)
     if isinstance(sink, Parquet):
         writer = result.writeStream.outputMode("append").format("parquet").options(**sink.options)
         return writer.option("path", sink.path).partitionBy(*sink.partition_by)
@@ -285,6 +290,18 @@ def _lake_writer(
     if not first_batch:
         return write
     return AnotherLife(first_batch, _writer_of(replace(sink, adopt=True), mode, checkpoint, secrets), write)
+
+
+def give_up(sink: Delta | Iceberg, query_id: str, secrets: Mapping[str, str]) -> None:
+    """Whoever still runs this query elsewhere can write nothing more into the table."""
+    if isinstance(sink, Delta):
+        from ottla.spark.pipeline.lake import delta
+
+        delta.give_up(with_secrets(sink, secrets), query_id)
+    else:
+        from ottla.spark.pipeline.lake import iceberg
+
+        iceberg.give_up(with_secrets(sink, secrets), query_id)
 
 
 def _writer_of(
@@ -345,6 +362,7 @@ class Figures:
     rows_out: int = 0
     bad: int = 0
     late: int = 0
+    dead_lettered: int = 0
     in_per_s: float = 0.0
     out_per_s: float = 0.0
     batch_ms: int | None = None
@@ -376,6 +394,7 @@ class Figures:
         self.batch_id = report["batchId"]
         self.rows_in += rows_in(report)
         self.rows_out += _observed(report, METRICS_OUT, "rows")
+        self.dead_lettered += _observed(report, METRICS_OUT, DEAD_LETTERED)
         self.bad += _observed(report, METRICS_IN, "bad")
         operators = report.get("stateOperators") or []
         self.late += sum(int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators)
@@ -404,6 +423,7 @@ class Figures:
             "rows_out": self.rows_out,
             "bad": self.bad,
             "late": self.late,
+            "dead_lettered": self.dead_lettered,
             "expectations": dict(self.unmet),
             "schema_changes": self.changes.document(),
             "in_per_s": round(self.in_per_s, 1),

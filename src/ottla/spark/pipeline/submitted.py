@@ -15,10 +15,11 @@ from pathlib import Path
 
 from ottla.spark.cluster.shelf import hold
 from ottla.spark.connection import CONFIG_FILE
-from ottla.spark.pipeline import state
 from ottla.spark.pipeline.declare import PipelineError
 from ottla.spark.pipeline.load import load
-from ottla.spark.pipeline.runner import RunLog, Runner, Spec, quieted
+from ottla.spark.pipeline.run import state
+from ottla.spark.pipeline.run.runner import RunLog, Runner
+from ottla.spark.pipeline.run.spec import Spec, quieted
 
 
 def parser() -> argparse.ArgumentParser:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.pipelines import write_pipeline
@@ -14,8 +16,9 @@ from tests.unit.spark.pipeline.test_checkpoint import write_checkpoint
 from ottla.cli.main import main
 from ottla.cli.pipeline import run as runs
 from ottla.spark.pipeline.checkpoints import checkpoint, savepoint
-from ottla.spark.pipeline.runner import Spec
-from ottla.spark.pipeline.state import STOPPED, Home
+from ottla.spark.pipeline.run.spec import Spec
+from ottla.spark.pipeline.run.state import STOPPED, Home
+from ottla.spark.session import SparkFailed
 
 __all__ = ["stand_in"]
 TEXT = """
@@ -95,6 +98,20 @@ def test_check_does_not_ask_for_secrets(home: Home, tmp_path: Path) -> None:
         tmp_path, "from ottla.spark import secret\n" + text.replace("\n    ", "\n"), "clicks"
     )
     assert check(home, made) == 0
+
+
+def test_why_there_is_no_plan_is_said_without_secret_settings(
+    home: Home, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def session(*given: Any, log_file: Path, **_: Any) -> Any:
+        log_file.write_text(f"Error: {given[3]['spark.hadoop.fs.s3a.secret.key']} is refused\n")
+        raise SparkFailed("Spark did not start")
+
+    monkeypatch.setattr(importlib.import_module("ottla.spark.session"), "session", session)
+    monkeypatch.setattr("ottla.cli.pipeline.check.require_spark", lambda _: None)
+    monkeypatch.setattr("ottla.spark.pipeline.planned.topic_notes", lambda *_: [])
+    assert check(home, file, "--plan", "--conf", "spark.hadoop.fs.s3a.secret.key=hush") == 1
+    assert capsys.readouterr().err == "ottla: Spark did not start: Error: *** is refused\n"
 
 
 def test_savepoint_copies_what_is_stopped(home: Home, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ottla.cli.main import main
-from ottla.spark.pipeline.state import FINISHED, Home, Run
+from ottla.spark.pipeline.run.state import FINISHED, Home, Run
 
 TEXT = """\
 from ottla.spark import param, pipeline, secret, topic

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.unit.cli.pipeline.test_pipeline import RUN, stand_in
 
@@ -20,9 +21,10 @@ from ottla.cli.pipeline import run as runs
 from ottla.client import Producer
 from ottla.client.errors import ProducerFenced
 from ottla.spark.pipeline.checkpoints.checkpoint import write_owner
+from ottla.spark.pipeline.lake.common import GIVEN_UP
 from ottla.spark.pipeline.replay import Replay
-from ottla.spark.pipeline.runner import Spec
-from ottla.spark.pipeline.state import FAILED, RUNNING, STOPPED, Home
+from ottla.spark.pipeline.run.spec import Spec
+from ottla.spark.pipeline.run.state import FAILED, RUNNING, STOPPED, Home
 from ottla.testing.broker import Broker
 
 __all__ = ["stand_in"]
@@ -272,6 +274,93 @@ def test_secrets_are_kept_nowhere(home: Home, asked: list[Spec], capsys: pytest.
     assert not asked
 
 
+REMOTE = "sc://host:443/;token=hush;user_id=x"
+S3_KEY = "spark.hadoop.fs.s3a.secret.key"
+CONF = {S3_KEY: "hush", "spark.security.credentials.hive.token.enabled": "true", "spark.a": "b"}
+KEPT_CONF = {key: value for key, value in CONF.items() if value != "hush"}
+
+
+def test_a_token_is_kept_nowhere_and_given_again(
+    home: Home, asked: list[Spec], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_CONNECT_AUTHENTICATE_TOKEN", raising=False)
+    home.write_spec(spec_of(home, remote=REMOTE).to_keep())
+    assert "hush" not in (home.path / "spec.json").read_text()
+    assert home.spec() == {
+        **spec_of(home, remote="sc://host:443/;user_id=x").to_keep(),
+        "remote_not_kept": ["token"],
+    }
+    assert pipeline(home, "restart", "clicks") == 1
+    assert capsys.readouterr().err == (
+        "ottla: clicks was given what is secret, which is kept nowhere; give it again: --remote "
+        "'sc://host:443/;user_id=x;token=…' (or set SPARK_CONNECT_AUTHENTICATE_TOKEN)\n"
+    )
+    assert not asked
+    assert pipeline(home, "restart", "clicks", "--remote", "sc://host:443/;token=new;user_id=x") == 0
+    monkeypatch.setenv("SPARK_CONNECT_AUTHENTICATE_TOKEN", "ne/w")
+    assert pipeline(home, "restart", "clicks") == 0
+    assert [spec.remote for spec in asked] == [
+        "sc://host:443/;token=new;user_id=x",
+        "sc://host:443/;user_id=x;token=ne%2Fw",
+    ]
+    for spec in asked:
+        assert spec.to_keep()["remote_not_kept"] == ["token"], "the next start asks for it again"
+
+
+def test_secret_settings_of_spark_are_kept_nowhere_and_given_again(
+    home: Home, asked: list[Spec], capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.write_spec(spec_of(home, conf=CONF).to_keep())
+    assert "hush" not in (home.path / "spec.json").read_text()
+    assert (home.spec() or {})["conf"] == KEPT_CONF
+    assert pipeline(home, "restart", "clicks", "--conf", "spark.a=c") == 1
+    assert capsys.readouterr().err == (
+        "ottla: clicks was given what is secret, which is kept nowhere; give it again: --conf "
+        "spark.hadoop.fs.s3a.secret.key=… (or put it into Spark's spark-defaults.conf, and use `ottla pipeline run`)\n"
+    )
+    assert not asked
+    assert pipeline(home, "restart", "clicks", "--conf", f"{S3_KEY}=new", "--conf", "spark.a=c") == 0
+    (spec,) = asked
+    assert spec.conf == {**KEPT_CONF, S3_KEY: "new", "spark.a": "c"}
+
+
+def test_what_is_not_given_again_stops_nothing(
+    tmp_path: Path, stand_in: subprocess.Popen[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = Home(tmp_path, "clicks")
+    home.write_spec(spec_of(home, remote=REMOTE, conf=CONF).to_keep())
+    assert pipeline(home, "restart", "clicks") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--remote 'sc://host:443/;user_id=x;token=…'" in line
+    assert f"--conf {S3_KEY}=…" in line
+    assert stand_in.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("last", "words", "said"),
+    [
+        ({"master": "local[2]"}, ["--remote", "sc://h"], "clicks was started on local[2], without --remote"),
+        ({"remote": "sc://h"}, ["--remote", "h:1"], "--remote is no address of a Spark Connect server"),
+        ({"remote": "sc://h"}, ["--remote", "sc://h/;token=hush="], "--remote has '=' in its token"),
+        ({}, ["--conf", "spark.authenticate.secret:hush"], "--conf takes KEY=VALUE"),
+    ],
+)
+def test_what_is_given_wrongly_to_a_restart_is_one_line(
+    home: Home,
+    asked: list[Spec],
+    last: dict[str, Any],
+    words: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    home.write_spec(spec_of(home, **last).to_keep())
+    assert pipeline(home, "restart", "clicks", *words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert "hush" not in line
+    assert not asked
+
+
 @pytest.mark.parametrize("kept", [None, {}, {"file": "x"}])
 def test_a_run_that_left_no_spec_cannot_be_restarted(
     home: Home, kept: dict[str, Any] | None, asked: list[Spec], capsys: pytest.CaptureFixture[str]
@@ -318,6 +407,24 @@ def test_a_replay_is_a_run_of_its_own(
     assert pipeline(replayable, *words) == 0, "it goes on"
     assert pipeline(replayable, *words[:3], "2026-10-31", "--detach") == 1
     assert "`ottla pipeline reset clicks.replay` sets it aside" in capsys.readouterr().err
+
+
+def test_a_replay_is_given_again_what_was_not_kept(
+    replayable: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[Spec] = []
+    monkeypatch.setattr(runs, "detached", lambda spec, _: started.append(spec) or 0)
+    monkeypatch.delenv("SPARK_CONNECT_AUTHENTICATE_TOKEN", raising=False)
+    last = spec_of(replayable, file=str(tmp_path / "clicks.py"), remote=REMOTE, conf=CONF)
+    replayable.write_spec(last.to_keep())
+    words = ("replay", "clicks", "--from", "2h", "--detach")
+    assert pipeline(replayable, *words, "--conf", f"{S3_KEY}=new") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "give it again: --remote 'sc://host:443/;user_id=x;token=…'" in line
+    assert S3_KEY not in line
+    assert pipeline(replayable, *words, "--conf", f"{S3_KEY}=new", "--remote", REMOTE) == 0
+    (spec,) = started
+    assert (spec.remote, spec.conf) == (REMOTE, {**KEPT_CONF, S3_KEY: "new"})
 
 
 @pytest.mark.parametrize(
@@ -502,6 +609,58 @@ def test_the_life_that_was_reset_can_write_nothing_more(
     assert aside(home) == ["copy/offsets/0"]
 
 
+def table_of(home: Home, broker: Broker, text: str) -> Path:
+    """A pipeline with one stream into a table, whose first life has written."""
+    file = home.path / "into_a_table.py"
+    file.write_text(f"""
+from ottla.spark import delta, pipeline, topic
+
+
+@pipeline.stream(out={text})
+def copy(rows=topic("t", schema="n int")):
+    return rows
+""")
+    checkpoint(home, "copy", QUERY_ID)
+    home.write_spec(spec_of(home, file=str(file), bootstrap=broker.bootstrap_servers).to_keep())
+    return file
+
+
+def test_the_life_that_was_reset_writes_nothing_more_into_its_table(
+    home: Home, broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from deltalake import DeltaTable, write_deltalake
+
+    place = str(tmp_path / "lake")
+    write_deltalake(place, pa.table({"n": pa.array([1], pa.int32())}))
+    file = table_of(home, broker, f"delta({place!r})")
+    assert pipeline(home, "reset", "clicks") == 0
+    assert DeltaTable(place).transaction_version(f"ottla-{QUERY_ID}") == GIVEN_UP
+    assert aside(home) == ["copy/offsets/0"]
+    # A table that is not there has nobody who could write into it unseen; one that nobody can open is no table.
+    table_of(home, broker, f"delta({str(tmp_path / 'none')!r})")
+    assert pipeline(home, "reset", "clicks") == 0
+    (tmp_path / "broken" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "broken" / "_delta_log" / "00000000000000000000.json").write_text("{}")
+    table_of(home, broker, f"delta({str(tmp_path / 'broken')!r})")
+    capsys.readouterr()
+    assert pipeline(home, "reset", "clicks") == 1
+    assert "could not be told that copy is given up, so nothing was set aside" in capsys.readouterr().err
+    assert (home.checkpoints / "copy").is_dir()
+    # Whoever has taken the file away can begin anew all the same.
+    file.unlink()
+    assert pipeline(home, "reset", "clicks") == 0
+    assert "which tables it writes into is not known" in capsys.readouterr().err
+
+
 def test_a_spec_is_kept_as_it_was_but_for_secrets(home: Home) -> None:
-    spec = spec_of(home, options={"kafka.sasl.mechanism": "PLAIN"})
-    assert spec.to_keep() == {**asdict(spec), "not_kept": []}
+    spec = spec_of(
+        home, options={"kafka.sasl.mechanism": "PLAIN"}, remote="sc://h/;user_id=x", conf=KEPT_CONF
+    )
+    assert spec.to_keep() == {**asdict(spec), "not_kept": [], "conf_not_kept": [], "remote_not_kept": []}
+
+
+def test_reset_needs_no_secret_of_sparks(home: Home, broker: Broker) -> None:
+    checkpoint(home, "copy", QUERY_ID)
+    home.write_spec(spec_of(home, bootstrap=broker.bootstrap_servers, remote=REMOTE, conf=CONF).to_keep())
+    assert pipeline(home, "reset", "clicks") == 0
+    assert aside(home) == ["copy/offsets/0"]

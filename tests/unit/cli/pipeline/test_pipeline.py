@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from ottla.cli.main import main
-from ottla.spark.pipeline.state import FAILED, FINISHED, RUNNING, Home, Run
+from ottla.spark.pipeline.run.state import FAILED, FINISHED, RUNNING, Home, Run
 
 RUN = Run(
     "clicks", "/clicks.py", "b:9092", "local[2]", FINISHED, 7, 1_700_000_000_000, 1_700_000_060_000, "l.log"
@@ -27,6 +27,7 @@ STREAM = {
     "rows_out": 89,
     "bad": 2,
     "late": 3,
+    "dead_lettered": 4,
     "in_per_s": 1000.4,
     "out_per_s": 1.0,
     "lag": 1500,
@@ -40,7 +41,7 @@ STREAM = {
 STAND_IN = """
 import signal, sys
 from pathlib import Path
-from ottla.spark.pipeline.state import Home, Run, RUNNING, STOPPED
+from ottla.spark.pipeline.run.state import Home, Run, RUNNING, STOPPED
 import os
 home = Home(Path(sys.argv[1]), "clicks")
 def stop(*_):
@@ -137,6 +138,9 @@ def test_run_needs_a_broker_before_it_starts_spark(here: Path, capsys: pytest.Ca
     [
         (["--master", "local", "--remote", "sc://x"], "--master and --remote: one or the other"),
         (["--conf", "x"], "--conf takes KEY=VALUE, not 'x'"),
+        (["--conf", "spark.authenticate.secret:hush"], "not 'spark.authenticate.secret:…'"),
+        (["--remote", "localhost:15002"], "--remote is no address of a Spark Connect server: sc://HOST:PORT"),
+        (["--remote", "sc://x/;token=hush="], "--remote has '=' in its token: write it as %3D"),
         (["-X", "x"], "-X takes KEY=VALUE, not 'x'"),
         (["--name", "a/b"], "the name of a pipeline"),
         (
@@ -153,8 +157,11 @@ def test_a_wrong_command_line(
     here: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
     assert main(["pipeline", "new", "views"]) == 0
+    capsys.readouterr()
     assert main(["pipeline", "run", "views.py", "-b", "127.0.0.1:1", "--state-dir", "st", *words]) == 2
-    assert said in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert "hush" not in line
 
 
 @pytest.mark.parametrize(
@@ -227,13 +234,23 @@ def test_status_shows_figures_as_a_table_or_json(state: Path, capsys: pytest.Cap
     text = capsys.readouterr().out
     assert "clicks: finished, started " in text
     assert (
-        "per_minute  running     12  1,234,567  1,000        89      1    2     3  1,500    2.5       120"
+        "per_minute  running     12  1,234,567  1,000        89      1    2     3     4  1,500    2.5       120"
         in text
     )
+    assert "  LATE  DEAD    LAG" in text
     assert "1.2 MB" in text
     assert main(["pipeline", "status", "clicks", "--json", "--state-dir", str(state)]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["name"], found["state"], found["streams"]) == ("clicks", "finished", [STREAM])
+
+
+def test_status_of_a_run_that_did_not_count_dead_letters_yet(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = {name: value for name, value in STREAM.items() if name != "dead_lettered"}
+    Home(state, "clicks").write_progress({"at_ms": 1, "streams": [stream]})
+    assert main(["pipeline", "status", "clicks", "--state-dir", str(state)]) == 0
+    assert "    2     3     0  1,500 " in capsys.readouterr().out
 
 
 def test_status_of_what_failed_or_died_is_an_error_code(

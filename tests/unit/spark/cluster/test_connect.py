@@ -180,3 +180,82 @@ def test_a_python_that_the_user_named_is_not_replaced(furnish: Callable[..., lis
 def test_an_error_of_another_kind_stays_what_it_is(furnish: Callable[..., list[str]]) -> None:
     with pytest.raises(RuntimeError, match="no executors"):
         furnish(Session(RuntimeError("no executors"), HERE))
+
+
+# -- addresses ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("remote", "shown", "hidden"),
+    [
+        ("sc://h:443", "sc://h:443", []),
+        ("sc://h/;use_ssl=true;user_id=ada", "sc://h/;use_ssl=true;user_id=ada", []),
+        ("sc://h:443/;token=hush", "sc://h:443", ["hush", "hush"]),
+        ("sc://h/;token=hush;user_id=x", "sc://h/;user_id=x", ["hush", "hush"]),
+        ("sc://h/;user_id=x;token=h%2fu", "sc://h/;user_id=x", ["h%2fu", "h/u"]),
+        (
+            "sc://h/;x-api-key=hush;authorization=Bearer%20x",
+            "sc://h",
+            ["hush", "hush", "Bearer%20x", "Bearer x"],
+        ),
+        ("sc://h/;token=1234", "sc://h", ["1234", "1234"]),
+        # Nothing of a token that was cut in two, or is not where Spark looks for it.
+        ("sc://h/;token=hu;sh", "sc://h", ["hu", "hu"]),
+        ("sc://h;token=hush", "sc://h", ["hush", "hush"]),
+    ],
+)
+def test_an_address_is_shown_without_its_token(remote: str, shown: str, hidden: list[str]) -> None:
+    assert connect.without_token(remote) == shown
+    assert connect.hidden_in(remote) == hidden
+
+
+@pytest.mark.parametrize(
+    ("remote", "wanted"),
+    [
+        ("sc://h", "sc://h/;token=a%2Fb%3D"),
+        ("sc://h:1/;user_id=x", "sc://h:1/;user_id=x;token=a%2Fb%3D"),
+        ("sc://h/;token=own", "sc://h/;token=own"),
+    ],
+)
+def test_the_environments_token_is_taken_as_spark_takes_it(
+    remote: str, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = pytest.importorskip("pyspark.sql.connect.client.core")
+    made = connect.with_token(remote, "a/b=")
+    assert made == wanted
+    assert connect.with_token(remote, None) == connect.with_token(remote, "") == remote
+    monkeypatch.delenv(connect.TOKEN_VARIABLE, raising=False)
+    ours = client.DefaultChannelBuilder(made)
+    monkeypatch.setenv(connect.TOKEN_VARIABLE, "a/b=")
+    sparks = client.DefaultChannelBuilder(remote)
+    assert (ours.token, ours.secure, ours.endpoint) == (sparks.token, True, sparks.endpoint)
+
+
+GOOD = ["sc://h", "sc://h:1", "sc://h:1/", "sc://h/;", "sc://[::1]:2/;a=b", "sc://h/;token=a%3D;user_id=x"]
+BAD = {
+    "http://h/;token=hush": "is no address of a Spark Connect server",
+    "sc://": "is no address",
+    "sc://h:port": "is no address",
+    "sc://h/path": "is no address",
+    "sc://ada:hush@h": "is no address",
+    "sc://h?token=hush": "is no address",
+    "sc://h;token=hush": "lacks a '/' before its parameters",
+    "sc://h/;token=hush=": "has '=' in its token: write it as %3D",
+    "sc://h/;token=hush/": "has '/' in its token: write it as %2F",
+    "sc://h/;token=hush#": "has '#' in its token: write it as %23",
+    "sc://h/;token=a;hush": "has a parameter that is not NAME=VALUE; a ';' within a value is written as %3B",
+    "sc://h/;a=b;": "has a parameter that is not NAME=VALUE",
+}
+
+
+@pytest.mark.parametrize("remote", [*GOOD, *BAD])
+def test_what_sparks_client_does_not_take_is_said_without_the_token(remote: str) -> None:
+    client = pytest.importorskip("pyspark.sql.connect.client.core")
+    wrong = connect.wrong_with(remote)
+    if remote in GOOD:
+        assert wrong is None
+        client.DefaultChannelBuilder(remote)
+    else:
+        assert wrong is not None
+        assert BAD[remote] in wrong
+        assert "hush" not in wrong

@@ -99,7 +99,7 @@ def test_people_see_them() -> None:
 
 
 def test_a_run_says_it_once_in_its_log() -> None:
-    from tests.unit.spark.pipeline.test_supervised import World
+    from tests.unit.spark.pipeline.run.test_supervised import World
 
     world = World()
     world.query.recentProgress.append(report((["color"], [], 1)))

@@ -11,9 +11,9 @@ import pytest
 from ottla.cli.pipeline.screen import expectation_lines, status_lines
 from ottla.spark.pipeline import PipelineError, load
 from ottla.spark.pipeline.quality.expectations import Expect, expect, observed
-from ottla.spark.pipeline.runner import figures_line
+from ottla.spark.pipeline.run.runner import figures_line
+from ottla.spark.pipeline.run.state import RUNNING, Run
 from ottla.spark.pipeline.running import Figures
-from ottla.spark.pipeline.state import RUNNING, Run
 
 HEADER = "from ottla.spark import delta, expect, pipeline, topic\n"
 

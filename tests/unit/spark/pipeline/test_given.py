@@ -28,7 +28,7 @@ from ottla.spark.pipeline.given import (
     without_secret_variables,
 )
 from ottla.spark.pipeline.parameters import Param, ParameterError, Secret
-from ottla.spark.pipeline.runner import Spec
+from ottla.spark.pipeline.run.spec import Spec
 
 HEADER = (
     "from datetime import datetime, timedelta\n"

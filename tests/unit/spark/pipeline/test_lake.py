@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ottla.spark.pipeline.declare import Delta, Iceberg, delta, iceberg
 from ottla.spark.pipeline.lake import delta as lake_delta
 from ottla.spark.pipeline.lake import iceberg as lake_iceberg
-from ottla.spark.pipeline.lake.common import as_stored, split_deleted
+from ottla.spark.pipeline.lake.common import TableMismatchError, as_stored, is_written, split_deleted
 
 SCHEMA = pa.schema([("id", pa.int32()), ("v", pa.int32()), ("name", pa.string()), ("gone", pa.bool_())])
 
@@ -29,6 +29,13 @@ class DeltaTarget:
         table = lake_delta._open(self.sink)
         if not lake_delta.already_written(table, query, batch):
             lake_delta.write(self.sink, mode, table, rows, query, batch)
+
+    def give_up(self, query: str = "q") -> bool:
+        return lake_delta.give_up(self.sink, query)
+
+    def mark(self, query: str = "q") -> int | None:
+        table = lake_delta._open(self.sink)
+        return None if table is None else table.transaction_version(lake_delta.APP_PREFIX + query)
 
     def rows(self) -> list[dict[str, Any]]:
         return sorted(lake_delta.read_table(self.sink).to_pylist(), key=str)
@@ -48,6 +55,13 @@ class IcebergTarget:
     def _made(self, catalog: Any, rows: pa.Table) -> Any:
         kept, _ = split_deleted(rows, self.sink.delete)
         return lake_iceberg._create(catalog, self.sink, kept.schema)
+
+    def give_up(self, query: str = "q") -> bool:
+        return lake_iceberg.give_up(self.sink, query)
+
+    def mark(self, query: str = "q") -> int | None:
+        table = lake_iceberg._open(lake_iceberg.open_catalog(self.sink), self.sink)
+        return None if table is None else lake_iceberg.mark_of(table, query)
 
     def rows(self) -> list[dict[str, Any]]:
         return sorted(lake_iceberg.read_table(self.sink).to_pylist(), key=str)
@@ -160,6 +174,33 @@ def test_a_zombie_of_the_same_query_does_not_write_a_batch_again_to_delta(tmp_pa
     with pytest.raises(Exception, match=r"(?i)conflict|transaction"):
         lake_delta.write(target.sink, "append", stale, numbers(1), "q", 1)
     assert [row["n"] for row in target.rows()] == [0, 1]
+
+
+@TARGETS
+def test_a_query_that_was_given_up_writes_nothing_more_and_others_do(target: Any, tmp_path: Path) -> None:
+    table = target(tmp_path)
+    assert not table.give_up()  # there is none
+    table.write(numbers(0), 0)
+    assert table.give_up()
+    assert table.give_up()
+    with pytest.raises(TableMismatchError, match=r"was given up .*takes nothing of it any more"):
+        is_written("table", table.mark(), 1)
+    assert table.mark("r") is None
+    table.write(numbers(1), 0, query="r")
+    assert [row["n"] for row in table.rows()] == [0, 1]
+
+
+def test_a_commit_to_delta_that_looked_before_its_query_was_given_up_is_a_conflict(tmp_path: Path) -> None:
+    from deltalake import CommitProperties, Transaction
+
+    target, app = DeltaTarget(tmp_path), lake_delta.APP_PREFIX + "q"
+    target.write(numbers(0), 0, query=app)
+    stale = lake_delta._open(target.sink)
+    assert stale is not None
+    target.give_up()
+    with pytest.raises(Exception, match=r"(?i)transaction") as caught:
+        lake_delta._transact(target.sink, stale, [], CommitProperties(app_transactions=[Transaction(app, 1)]))
+    assert lake_delta._is_conflict(caught.value)  # so that it looks again, and finds out
 
 
 def test_types_are_stored_plainly() -> None:

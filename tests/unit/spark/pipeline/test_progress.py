@@ -8,19 +8,23 @@ from typing import Any
 
 import pytest
 
+from ottla.spark.pipeline.run.runner import figures_line
 from ottla.spark.pipeline.running import Figures, Rate
 from ottla.spark.progress import observed_metrics, offsets_of
 
 
-def report(batch: int, rows: int = 10, out: int = 4, bad: int = 0, **more: Any) -> dict[str, Any]:
+def report(
+    batch: int, rows: int = 10, out: int = 4, bad: int = 0, dead: int | None = None, **more: Any
+) -> dict[str, Any]:
+    """`dead` is None where a stream can have no dead letters: then nobody counts them."""
     return {
         "batchId": batch,
         "numInputRows": rows,
         "durationMs": {"addBatch": 5, "triggerExecution": 40},
         "observedMetrics": {
             "ottla_in_0": {"rows": rows, "bad": bad},
-            "ottla_out_1": {"rows": out},
-            "theirs": {"rows": 999},
+            "ottla_out_1": {"rows": out} | ({} if dead is None else {"dead_lettered": dead}),
+            "theirs": {"rows": 999, "dead_lettered": 999},
         },
         "stateOperators": [
             {"numRowsTotal": 3, "memoryUsedBytes": 100, "numRowsDroppedByWatermark": 2},
@@ -47,6 +51,28 @@ def test_a_trigger_without_data_is_no_batch() -> None:
     figures.add([report(1, durationMs={"latestOffset": 1, "triggerExecution": 2})], 1.0)
     figures.add([report(1)], 2.0)
     assert (figures.batch_id, figures.rows_in) == (1, 20)
+
+
+def test_dead_letters_are_no_rows_of_the_result_and_counted_once() -> None:
+    figures = Figures("copy")
+    figures.add([report(0, out=4, bad=1, dead=2), report(1, out=3, dead=0)], 0.0)
+    figures.add([report(1, out=3, dead=0), report(2, out=1, dead=5)], 1.0)
+    assert (figures.rows_out, figures.bad, figures.dead_lettered) == (8, 1, 7)
+    assert figures.document()["dead_lettered"] == 7
+    assert " 8 out, 1 did not parse, 6 came too late, 7 dead-lettered, " in figures_line(figures)
+
+
+def test_the_query_of_dead_letters_writes_nothing_else() -> None:
+    figures = Figures("copy.dead_letter")
+    figures.add([report(0, rows=9, observedMetrics={"ottla_out_0": {"dead_lettered": 3}})], 0.0)
+    assert (figures.rows_in, figures.rows_out, figures.dead_lettered) == (9, 0, 3)
+
+
+def test_a_stream_without_dead_letters_has_none() -> None:
+    figures = Figures("copy")
+    figures.add([report(0)], 0.0)
+    assert figures.document()["dead_lettered"] == 0
+    assert "dead" not in figures_line(figures)
 
 
 def test_raw_inputs_are_counted_as_spark_counts_them() -> None:
@@ -94,10 +120,11 @@ def test_a_spark_connect_servers_reports_are_understood() -> None:
     pytest.importorskip("pyspark")
     figures = Figures("s")
     judged = {"ottla_expect_2": {"positive": 3, "even": None}}
-    one = report(0, rows=10, out=4, bad=1)
+    one = report(0, rows=10, out=4, bad=1, dead=2)
     one["observedMetrics"] |= judged
     figures.add([of_connect(one), of_connect(report(1, rows=5))], 0.0)
     assert (figures.batch_id, figures.rows_in, figures.rows_out, figures.bad) == (1, 15, 8, 1)
+    assert figures.dead_lettered == 2
     assert figures.unmet == {"positive": 3, "even": 0}
     raw = report(2, observedMetrics={"ottla_out_0": {"rows": 7}})
     raw["sources"] = [{"numInputRows": 4}, {"numInputRows": 3}, {"numInputRows": -1}]

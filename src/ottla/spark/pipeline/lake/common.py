@@ -4,13 +4,14 @@ Exactly once into a table: (query id, batch id) is written in the very commit th
 before the next; a batch that Spark replays after a crash is found there and left out. Both ids are Spark's own
 and belong to the checkpoint, so a new checkpoint is a new writer. Between batches the mark in the table is that of the
 batch before; where it is another one, somebody has changed the table or writes from a copy of the checkpoint, and
-nothing is written: going on would lose rows or write them twice.
+nothing is written: going on would lose rows or write them twice. A query that was given up (reset) has a mark
+beyond all batches: a driver of it that still runs somewhere writes nothing more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.spark.driver import query_id_of
 from ottla.spark.pipeline.discreet import hiding
@@ -18,6 +19,10 @@ from ottla.spark.pipeline.discreet import hiding
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+
+# The mark of a query that was given up. Larger than any batch, and Delta's versions have 63 bits.
+GIVEN_UP: Final = 1 << 62
 
 
 class TableMismatchError(Exception):
@@ -51,6 +56,11 @@ def is_written(where: str, mark: int | None, batch_id: int, *, adopt: bool = Fal
             f"the {where} does not know this query, which has written {batch_id} batches: it was made anew, or it is "
             "another one than before. What was written then is not in it. `ottla pipeline reset` and a new run write "
             "everything again; adopt=True goes on without what was written before"
+        )
+    if mark == GIVEN_UP:
+        raise TableMismatchError(
+            f"this query was given up (`ottla pipeline reset`), and the {where} takes nothing of it any more: a new "
+            "run starts a query of its own"
         )
     if mark > batch_id:
         raise TableMismatchError(

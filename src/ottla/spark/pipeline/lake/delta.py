@@ -28,6 +28,7 @@ from urllib.parse import unquote
 from ottla.spark.pipeline.declare import Delta
 from ottla.spark.pipeline.lake import compaction, merge
 from ottla.spark.pipeline.lake.common import (
+    GIVEN_UP,
     QueryId,
     TableMismatchError,
     as_stored,
@@ -635,6 +636,24 @@ def compact(
 
 
 # -- in the driver, by deltalake itself: tables with features that files of ours would not respect --------------------
+
+
+def give_up(sink: Delta, query: str) -> bool:
+    """Let no driver of this query write any more; False if there is no such table."""
+    for attempt in range(ATTEMPTS):
+        table = _open(sink)
+        if table is None:
+            return False
+        if table.transaction_version(APP_PREFIX + query) == GIVEN_UP:
+            return True
+        try:
+            _mark(sink, table, APP_PREFIX + query, GIVEN_UP)
+        except Exception as error:
+            if not _is_conflict(error) or attempt == ATTEMPTS - 1:
+                raise
+        else:
+            return True
+    raise AssertionError("unreachable")
 
 
 def already_written(table: DeltaTable | None, app: str, batch_id: int) -> bool:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.spark.pipeline.declare import DeclarationError, Iceberg
 from ottla.spark.pipeline.lake import compaction, merge
 from ottla.spark.pipeline.lake.common import (
+    GIVEN_UP,
     QueryId,
     TableMismatchError,
     as_stored,
@@ -836,6 +837,25 @@ def compact(sink: Iceberg, spark: Any, query: str, secrets: Mapping[str, str]) -
 
 
 # -- in the driver, by pyiceberg itself: tables with delete files, or with types that Spark has not --------------------
+
+
+def give_up(sink: Iceberg, query: str) -> bool:
+    """Let no driver of this query write any more; False if there is no such table."""
+    from pyiceberg.exceptions import CommitFailedException
+
+    catalog = open_catalog(sink)
+    for attempt in range(ATTEMPTS):
+        table = _open(catalog, sink)
+        if table is None:
+            return False
+        try:
+            _replace(table, (), (), {}, {BATCH_PROPERTY + query: str(GIVEN_UP)})
+        except CommitFailedException:
+            if attempt == ATTEMPTS - 1:
+                raise
+        else:
+            return True
+    raise AssertionError("unreachable")
 
 
 def already_written(table: Table, query: str, batch_id: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from ottla.spark.pipeline.runner import UNKNOWN_LAG, Lag, Lags, LagWatch, Offsets
+from ottla.spark.pipeline.run.lags import UNKNOWN_LAG, Lag, Lags, LagWatch, Offsets
 
 
 class Brokers(Lags):

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tests.unit.cli.pipeline.test_pipeline import STREAM
 
-from ottla.spark.pipeline.metrics import CONTENT_TYPE, METRICS, MetricsServer, page, parse_address
+from ottla.spark.pipeline.run.metrics import CONTENT_TYPE, METRICS, MetricsServer, page, parse_address
 from ottla.spark.pipeline.running import Figures
 
 
@@ -18,6 +18,7 @@ def test_a_page_has_every_figure_of_every_stream() -> None:
     lines = shown.splitlines()
     assert lines[-1] == "# EOF"
     assert 'ottla_pipeline_rows_in_total{pipeline="cl\\"icks",stream="per_minute"} 1234567' in lines
+    assert 'ottla_pipeline_rows_dead_lettered_total{pipeline="cl\\"icks",stream="per_minute"} 4' in lines
     assert 'ottla_pipeline_batch_seconds{pipeline="cl\\"icks",stream="per_minute"} 0.12' in lines
     assert 'ottla_pipeline_lag_records{pipeline="cl\\"icks",stream="per_minute"} 1500' in lines
     assert not any(line.startswith("ottla_pipeline_lag_records") and "b\\n" in line for line in lines)
@@ -37,6 +38,8 @@ def test_the_official_parser_takes_it() -> None:
     stream = {**STREAM, "expectations": {"price > 0": 4}, "schema_changes": changed}
     families = {family.name: family for family in text_string_to_metric_families(page("p", [stream]))}
     assert len(families) == len(METRICS) + 3
+    dead = families["ottla_pipeline_rows_dead_lettered"]
+    assert (dead.type, [sample.value for sample in dead.samples]) == ("counter", [4])
     (unmet,) = families["ottla_pipeline_rows_unmet"].samples
     assert (unmet.labels["expectation"], unmet.value) == ("price > 0", 4)
     new, missing = families["ottla_pipeline_schema_changes"].samples

@@ -29,10 +29,16 @@ class Metric(NamedTuple):
 
 METRICS = (
     Metric("ottla_pipeline_rows_in", "counter", "rows_in", "Records read."),
-    Metric("ottla_pipeline_rows_out", "counter", "rows_out", "Rows of the result."),
+    Metric("ottla_pipeline_rows_out", "counter", "rows_out", "Rows of the result that were written."),
     Metric("ottla_pipeline_rows_bad", "counter", "bad", "Records that did not parse."),
     Metric(
         "ottla_pipeline_rows_late", "counter", "late", "Rows that came behind the watermark and were dropped."
+    ),
+    Metric(
+        "ottla_pipeline_rows_dead_lettered",
+        "counter",
+        "dead_lettered",
+        "Rows that were written to the dead-letter topic.",
     ),
     Metric("ottla_pipeline_lag_records", "gauge", "lag", "Records not yet read."),
     Metric("ottla_pipeline_lag_seconds", "gauge", "lag_seconds", "Age of the first record not yet read."),

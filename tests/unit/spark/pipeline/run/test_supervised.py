@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.spark.pipeline.declare import PipelineError, Problem
-from ottla.spark.pipeline.runner import FIRST_DELAY_S, LAST_DELAY_S, Supervised, sentence
+from ottla.spark.pipeline.run.supervised import FIRST_DELAY_S, LAST_DELAY_S, Supervised, sentence
 from ottla.spark.pipeline.running import Figures
 
 NOT_UP = RuntimeError(

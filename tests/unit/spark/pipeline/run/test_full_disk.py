@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from ottla.spark.pipeline import full_disk as module
-from ottla.spark.pipeline.full_disk import Place, full_disk, fullest, places
-from ottla.spark.pipeline.runner import RunLog, Runner, Spec
+from ottla.spark.pipeline.run import full_disk as module
+from ottla.spark.pipeline.run.full_disk import Place, full_disk, fullest, places
+from ottla.spark.pipeline.run.runner import RunLog, Runner
+from ottla.spark.pipeline.run.spec import Spec
 
 JAVA = "[STREAM_FAILED] Query [id = 1] terminated\njava.io.IOException: No space left on device\n\tat java.base/x"
 

@@ -13,9 +13,10 @@ pytest.importorskip("pyspark")
 
 from ottla.spark.cluster.connect import with_session
 from ottla.spark.cluster.preflight import ExecutorsDiffer
-from ottla.spark.pipeline import runner as module
-from ottla.spark.pipeline.runner import RunLog, Runner, Spec
-from ottla.spark.pipeline.state import FINISHED, RUNNING, STOPPED, Home, Run
+from ottla.spark.pipeline.run import runner as module
+from ottla.spark.pipeline.run.runner import RunLog, Runner
+from ottla.spark.pipeline.run.spec import Spec
+from ottla.spark.pipeline.run.state import FINISHED, RUNNING, STOPPED, Home, Run
 from ottla.spark.session import SparkFailed
 
 SERVER = "sc://server:15002"
@@ -46,6 +47,8 @@ class World:
         self.session: Any = Session("new")
         self.problem: Exception | None = None
         patch.setattr(module.signal, "signal", lambda *_: None)
+        patch.setattr(module, "reach", lambda _: None)
+        patch.setattr(module, "open_session", self._session)
         patch.setattr(module, "session", self._session)
         patch.setattr(module, "close_session", self._close)
         patch.setattr(module, "furnish", self._furnish)
@@ -91,6 +94,20 @@ def test_the_session_of_a_run_that_died_is_closed(world: World) -> None:
     assert world.run().session == "new"
     assert world.closed == [(SERVER, "old")]
     assert "closed the session that the run before left behind" in world.said.getvalue()
+
+
+def test_a_server_is_the_same_one_whatever_the_token(world: World) -> None:
+    """Tokens are renewed, and that of the run before is kept nowhere; this run's opens the door."""
+    first, second = f"{SERVER}/;token=first;user_id=ada", f"{SERVER}/;user_id=ada;token=second"
+    assert world.run(first).spark == f"{SERVER}/;user_id=ada"
+    world.before(replace(DIED, spark=f"{SERVER}/;user_id=ada"))
+    world.run(second)
+    assert world.closed == [(second, "old")]
+    world.before(replace(DIED, spark=first))  # as runs wrote it before
+    world.run(second)
+    assert world.closed == [(second, "old")] * 2
+    world.run(f"{SERVER}/;user_id=bob;token=second")
+    assert len(world.closed) == 2, "a session belongs to its user"
 
 
 @pytest.mark.parametrize(

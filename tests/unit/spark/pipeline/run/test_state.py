@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.spark.pipeline.state import (
+from ottla.spark.pipeline.run.state import (
     DIED,
     RUNNING,
     STOPPED,
@@ -26,7 +26,7 @@ RUN = Run("p", "/p.py", "b:1", "local[*]", RUNNING, pid=1, started_ms=5)
 HOLD = """
 import sys
 from pathlib import Path
-from ottla.spark.pipeline.state import Home
+from ottla.spark.pipeline.run.state import Home
 with Home(Path(sys.argv[1]), "p").locked():
     print("held", flush=True)
     sys.stdin.read()
