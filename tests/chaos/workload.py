@@ -27,6 +27,7 @@ import confluent_kafka as ck
 from tests.chaos.checker import Anomaly, Assign, Committed, End, History, Outcome, Poll, Send, check
 from tests.interop.process import wait_until
 from tests.support.librdkafka import close_or_leave
+from tests.support.log_files import disk_batches
 from tests.support.replicated import Replicated
 
 from ottla.client.blocking import Consumer, Producer
@@ -741,6 +742,20 @@ class Workload:
         self.cluster.wait_for_full_isr(self.topic)
         self.read_everything()
         found = self.anomalies()
-        assert not found, "\n".join(map(str, found[:20]))
+        assert not found, "\n".join([*map(str, found[:20]), *self._batches_of(found)])
         self.cluster.check_equal_logs(self.topic)
         assert self.history.acknowledged() > 0
+
+    def _batches_of(self, found: Iterable[Anomaly]) -> list[str]:
+        """What the leader's log holds of the partitions in which something is wrong."""
+        lines = []
+        for where in sorted({anomaly.where for anomaly in found}):
+            leader = self.cluster.leader(where.topic, where.partition)
+            directory = self.cluster.dir_of(leader, where.topic, where.partition)
+            lines.append(f"{where} on node {leader}:")
+            lines += [
+                f"  {batch.base_offset}-{batch.last_offset} epoch {batch.leader_epoch} "
+                f"producer {batch.producer_id}/{batch.producer_epoch} sequence {batch.base_sequence}"
+                for batch in disk_batches(directory, where.topic, where.partition)
+            ]
+        return lines

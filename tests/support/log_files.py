@@ -27,6 +27,7 @@ class DiskBatch(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
+    leader_epoch: int
     count: int
     crc_ok: bool
 
@@ -59,6 +60,7 @@ def _batches(path: Path) -> Iterator[DiskBatch]:
             producer_id=fields[9],
             producer_epoch=fields[10],
             base_sequence=fields[11],
+            leader_epoch=fields[2],
             count=fields[12],
             crc_ok=crc_ok,
         )

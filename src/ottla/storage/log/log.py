@@ -15,11 +15,12 @@ Rules: a Log belongs to the event loop. Only `flush`, the searches by timestamp,
 failed for good: nothing more is appended, read or acknowledged, and `on_failure` hears of it once.
 """
 
+import contextlib
 import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Final, Self
@@ -61,7 +62,7 @@ from ottla.storage.producers.state import (
     stage_batches,
 )
 from ottla.storage.producers.verification import NOT_CHECKED, Verification
-from ottla.storage.segment.file_records import LogSlice, TimestampOffset, pread_warm
+from ottla.storage.segment.file_records import LENGTH, Header, LogSlice, TimestampOffset, pread_warm
 from ottla.storage.segment.indexes import MAX_RELATIVE_OFFSET, AbortedTransaction
 from ottla.storage.segment.segment import ASK_TO_ROLL, LogSegment
 from ottla.storage.validator import (
@@ -88,6 +89,11 @@ COPIED_BYTES: Final = 1 << 20
 FILES_A_TRUNCATION: Final = 4
 # Batches that a thread replays before it lets the loop's thread go on.
 BATCHES_A_TURN: Final = 32
+
+# How far back in a log it is looked for what producers sent before it was closed: all five batches of several, and no
+# more than a few milliseconds, once.
+RECALLED_BYTES: Final = 8 << 20
+RECALLED_BATCHES: Final = 4_000
 
 # What takes the short way: any known codec, in a transaction or not, and markers.
 _PLAIN_ATTRIBUTES: Final = frozenset(
@@ -677,6 +683,11 @@ class Log:
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"{size} bytes for {self.topic_partition} are more than a segment, {self._segment_bytes}",
             )
+        first = batches[0]
+        if origin is AppendOrigin.CLIENT and self.producers.wants_recall(
+            first.producer_id, first.producer_epoch, first.base_sequence
+        ):
+            self._recall_producers()
         update = stage_batches(self.producers, records, batches, origin, transaction_version, verification)
         if update.duplicate is not None:
             # A producer sent again what is here already: the answer has its offsets, and nothing is written.
@@ -725,6 +736,29 @@ class Log:
             raise self._fail("write the leader epochs of", error) from error
 
     # -- producers and transactions
+
+    def _recall_producers(self) -> None:
+        """A producer does not go on where the snapshot says, which has only its last batch: it may have had several on
+        their way when this log was closed, and send them again. To Kafka that is out of order, which is the end of a
+        producer of librdkafka's.
+        """
+        try:
+            self.producers.recall(self._headers_before(self.producers.recall_from()))
+        except OSError as error:
+            raise self._fail("read", error) from error
+
+    def _headers_before(self, offset: int) -> Iterator[Header]:
+        """Of the batches that begin below an offset, the newest first, as far back as producers are looked for."""
+        read, beyond = 0, RECALLED_BYTES
+        with contextlib.suppress(KafkaError):  # what is damaged tells nothing of producers
+            for segment in reversed(self.segments[: self.segments.floor_index(offset) + 1]):
+                for stretch in segment.headers_before(offset):
+                    for _, header in reversed(stretch):
+                        yield header
+                        read += 1
+                        beyond -= header[LENGTH]
+                    if read >= RECALLED_BATCHES or beyond <= 0:
+                        return
 
     def _apply(self, update: ProducerUpdate, segment: LogSegment) -> None:
         for producer in update.staged.values():

@@ -6,7 +6,8 @@ it is given: whether it may be given that is judged by others (ProducerAppendInf
 A snapshot file `<20-digit offset>.snapshot` is what a partition knew of its producers at an offset, as Kafka writes
 it: version 1 (int16), a CRC-32C over what follows it, the number of entries, and per producer id, epoch, last sequence,
 last offset, offset delta, timestamp, coordinator epoch and the first offset of its open transaction (-1 if none). Of
-the last five batches only the newest is kept.
+the last five batches only the newest is kept; the log has the others, and an entry that came out of a snapshot
+(`is_partial`) can be completed from there.
 
 Owner: the ProducerStateManager of a partition, and for as long as an append is judged a ProducerAppendInfo.
 """
@@ -77,10 +78,21 @@ class SnapshotEntry(NamedTuple):
 class ProducerStateEntry:
     """The state of one producer id on one partition."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "txn_first_offset")
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "is_partial",
+        "last_timestamp",
+        "producer_id",
+        "txn_first_offset",
+    )
 
     def __init__(self, producer_id: int) -> None:
         self.producer_id = producer_id
+        self.is_partial = (
+            False  # may the log have batches before these that would be known, had it not been loaded?
+        )
         self.epoch = NO_PRODUCER_EPOCH
         self.coordinator_epoch = -1
         self.last_timestamp = NO_TIMESTAMP
@@ -139,6 +151,7 @@ class ProducerStateEntry:
         if epoch != self.epoch:
             self.batches.clear()
             self.epoch = epoch
+            self.is_partial = False
 
     def find_duplicate(self, epoch: int, first_sequence: int, last_sequence: int) -> BatchMetadata | None:
         if epoch != self.epoch:
@@ -148,8 +161,22 @@ class ProducerStateEntry:
                 return batch
         return None
 
+    @property
+    def lacks_batches(self) -> bool:
+        """May there be one before the first that is known, among the last five of this epoch?"""
+        batches = self.batches
+        return self.is_partial and 0 < len(batches) < BATCHES_TO_RETAIN and batches[0].first_sequence != 0
+
+    def recall(self, epoch: int, batch: BatchMetadata) -> None:
+        """Takes the batch before the first that is known, as the log has it."""
+        if epoch == self.epoch:
+            self.batches.appendleft(batch)
+        else:
+            self.is_partial = False
+
     def copy(self) -> "ProducerStateEntry":
         other = ProducerStateEntry(self.producer_id)
+        other.is_partial = self.is_partial
         other.epoch, other.coordinator_epoch = self.epoch, self.coordinator_epoch
         other.last_timestamp, other.txn_first_offset = self.last_timestamp, self.txn_first_offset
         other.batches.extend(self.batches)
@@ -175,6 +202,7 @@ class ProducerStateEntry:
         entry.last_timestamp = snapshot.timestamp
         entry.txn_first_offset = max(snapshot.txn_first_offset, NO_OFFSET)
         if snapshot.last_offset >= 0:
+            entry.is_partial = True
             entry.batches.append(
                 BatchMetadata(
                     snapshot.last_sequence, snapshot.last_offset, snapshot.offset_delta, snapshot.timestamp

@@ -5,7 +5,8 @@ offset.
 
 Rules: an append is judged before it is written (ProducerAppendInfo, which touches nothing) and applied after.
 Snapshots are taken on a roll, at a clean stop and after a recovery, and let a restart rebuild the state from the
-newest one instead of from the whole log. Owned by its Log, on the event loop.
+newest one instead of from the whole log. They have one batch of each producer, as Kafka's; where a producer sends an
+older one again, the others are read from the log (`recall`). Owned by its Log, on the event loop.
 """
 
 import os
@@ -15,7 +16,7 @@ from typing import Final, NamedTuple
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import NO_PRODUCER_EPOCH, NO_SEQUENCE, TopicPartition
-from ottla.records.batch import MAX_SEQUENCE, BatchView, increment_sequence
+from ottla.records.batch import CONTROL_FLAG, MAX_SEQUENCE, BatchView, increment_sequence
 from ottla.records.control import EndTxnMarker, parse_end_txn_marker
 from ottla.records.record import read_records
 from ottla.records.types import Buffer
@@ -31,6 +32,16 @@ from ottla.storage.producers.entry import (
     write_snapshot,
 )
 from ottla.storage.producers.verification import NOT_CHECKED, Verification, Verifications
+from ottla.storage.segment.file_records import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_SEQUENCE,
+    LAST_DELTA,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    Header,
+)
 from ottla.storage.segment.segment import LogSegment
 from ottla.storage.validator import AppendOrigin, CheckedBatch
 
@@ -264,6 +275,44 @@ class ProducerStateManager:
         """Where the last stable offset will be once this transaction has ended."""
         others = [first for first, producer_id in self.ongoing.items() if producer_id != txn.producer_id]
         return min(others, default=txn.last_offset + 1)
+
+    # -- what snapshots do not have
+
+    def wants_recall(self, producer_id: int, epoch: int, sequence: int) -> bool:
+        """Is this neither the next batch of a producer nor one of those known, and may the log know more of them?"""
+        entry = self.entries.get(producer_id)
+        return (
+            entry is not None and epoch == entry.epoch and entry.lacks_batches and not entry.is_next(sequence)
+        )
+
+    def recall_from(self) -> int:
+        """The offset below which there may be batches of producers that are partial."""
+        return max(
+            (entry.batches[0].first_offset for entry in self.entries.values() if entry.lacks_batches),
+            default=0,
+        )
+
+    def recall(self, newest_first: Iterable[Header]) -> None:
+        """Completes all producers that came out of a snapshot, as far as these batches of the log go."""
+        partial = {producer_id: entry for producer_id, entry in self.entries.items() if entry.lacks_batches}
+        for header in newest_first:
+            entry = partial.get(header[PRODUCER_ID])
+            if entry is None or header[ATTRIBUTES] & CONTROL_FLAG:
+                continue
+            last_offset = header[BASE_OFFSET] + header[LAST_DELTA]
+            if last_offset >= entry.batches[0].first_offset or header[BASE_SEQUENCE] < 0:
+                continue
+            last_sequence = increment_sequence(header[BASE_SEQUENCE], header[LAST_DELTA])
+            entry.recall(
+                header[PRODUCER_EPOCH],
+                BatchMetadata(last_sequence, last_offset, header[LAST_DELTA], header[MAX_TIMESTAMP]),
+            )
+            if not entry.lacks_batches:
+                del partial[header[PRODUCER_ID]]
+                if not partial:
+                    break
+        for entry in self.entries.values():
+            entry.is_partial = False
 
     # -- transactions
 

@@ -37,8 +37,12 @@ Header: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int,
 BASE_OFFSET: Final = 0
 LENGTH: Final = 1
 LEADER_EPOCH: Final = 2
+ATTRIBUTES: Final = 5
 LAST_DELTA: Final = 6
 MAX_TIMESTAMP: Final = 8
+PRODUCER_ID: Final = 9
+PRODUCER_EPOCH: Final = 10
+BASE_SEQUENCE: Final = 11
 
 _unpack = BATCH_HEADER.unpack_from
 _RWF_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)

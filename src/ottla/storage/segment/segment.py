@@ -554,6 +554,16 @@ class LogSegment:
         file = self.file()
         return scan_headers(file.fd, position, self.size_bytes, pread, file)
 
+    def headers_before(self, offset: int) -> Iterator[list[tuple[int, Header]]]:
+        """(position, header) of the batches that begin below an offset, the last stretch of them first."""
+        found = self.locate(offset)
+        end = self.size_bytes if found is None else found[0]
+        while end > 0:
+            start = self.offset_index.lookup_position(max(end - SCAN_BYTES, 0))
+            file = self.file()
+            yield list(scan_headers(file.fd, start, end, keep=file))
+            end = start
+
     def batches(self, position: int = 0) -> Iterator[tuple[int, BatchView]]:
         """(position, batch) of the batches from a position on. Any thread."""
         file = self.file()

@@ -1,5 +1,7 @@
 """Idempotence: sequences, epochs, duplicates, expiry, and what a restart still knows of them."""
 
+import errno
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.records.batch import MAX_SEQUENCE
 from ottla.storage.config import LogConfig
 from ottla.storage.log.log import Log
+from ottla.storage.segment.segment import LogSegment
 from ottla.storage.validator import AppendResult
 
 PID = 77
@@ -120,6 +123,121 @@ def test_a_clean_restart_knows_the_last_batch(log: Log) -> None:
     assert again.producers.active_producers() == log.producers.active_producers()
     assert send(again, 5).duplicate
     assert not send(again, 6).duplicate
+
+
+OTHER = 5
+
+
+def interleaved(log: Log, count: int) -> None:
+    """Two producers, with markers of a third and what has no producer between them."""
+    for i in range(count):
+        send(log, i)
+        append(log, b"plain")
+        send(log, 2 * i, 2, pid=OTHER)
+
+
+@pytest.mark.parametrize("leave", [reopen, crash])
+@pytest.mark.parametrize("config", [LogConfig(), LogConfig(segment_bytes=300, index_interval_bytes=1)])
+def test_the_last_five_batches_are_known_after_a_restart(
+    tmp_path: Path, config: LogConfig, leave: Callable[[Log], Log]
+) -> None:
+    """A snapshot has the last one only; what was on its way with it is found in the log."""
+    log = open_log(tmp_path, config)
+    interleaved(log, 20)
+    offsets = {i: 4 * i for i in range(20)}
+    again = leave(log)
+    assert again.producers.active_producers() == log.producers.active_producers()
+    for i in range(15, 20):
+        found = send(again, i)
+        assert found.duplicate
+        assert found.base_offset == offsets[i]
+        found = send(again, 2 * i, 2, pid=OTHER)
+        assert found.duplicate
+        assert (found.base_offset, found.last_offset) == (offsets[i] + 2, offsets[i] + 3)
+    assert refusal(again, 14) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(again, 21) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert again.log_end_offset == log.log_end_offset
+    assert not send(again, 20).duplicate
+    assert not send(again, 40, 2, pid=OTHER).duplicate
+
+
+def test_batches_of_an_older_epoch_are_not_known_after_a_restart(log: Log) -> None:
+    for i in range(3):
+        send(log, i)
+    for i in range(2):
+        send(log, i, epoch=1)
+    again = reopen(log)
+    assert send(again, 0, epoch=1).base_offset == 3
+    assert refusal(again, 3, epoch=1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert [batch.last_offset for batch in again.producers.entries[PID].batches] == [3, 4]
+
+
+def test_a_gap_after_a_restart_is_a_gap_and_the_log_is_looked_through_once(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(3):
+        send(log, i)
+    again = reopen(log)
+    looked = []
+    real = LogSegment.headers_before
+    monkeypatch.setattr(
+        LogSegment, "headers_before", lambda self, offset: looked.append(offset) or real(self, offset)
+    )
+    for _ in range(3):
+        assert refusal(again, 7) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert len(looked) == 1
+    assert send(again, 0).duplicate
+    assert send(again, 3).base_offset == 3
+
+
+def test_who_goes_on_after_a_restart_has_nothing_looked_up(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(3):
+        send(log, i)
+    again = reopen(log)
+    monkeypatch.delattr(LogSegment, "headers_before")
+    assert send(again, 3).base_offset == 3
+
+
+def test_a_log_that_cannot_be_read_back_fails(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(3):
+        send(log, i)
+    again = reopen(log)
+
+    def fails(self: LogSegment, offset: int) -> Iterator[object]:
+        raise OSError(errno.EIO, "I/O error")
+
+    monkeypatch.setattr(LogSegment, "headers_before", fails)
+    assert refusal(again, 1) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert again.failed
+
+
+def test_what_is_damaged_ends_the_looking_back(log: Log) -> None:
+    for i in range(4):
+        send(log, i)
+    again = reopen(log)
+    segment = again.segments[0]
+    starts = [position for position, _ in segment.headers()]
+    with segment.path.open("r+b") as file:
+        file.seek(starts[1] + 16)  # its magic
+        file.write(b"\x07")
+    assert refusal(again, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert not again.failed
+    assert send(again, 4).base_offset == 4
+
+
+def test_so_much_of_a_log_is_looked_through_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.storage.log.log.RECALLED_BATCHES", 10)
+    monkeypatch.setattr("ottla.storage.segment.segment.SCAN_BYTES", 100)
+    log = open_log(tmp_path, LogConfig(index_interval_bytes=1))
+    for i in range(4):
+        send(log, i)
+        for _ in range(20 if i == 1 else 1):
+            append(log, b"plain")
+    again = reopen(log)
+    assert send(again, 2).duplicate
+    assert refusal(again, 1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 @pytest.mark.parametrize("config", [LogConfig(), LogConfig(segment_bytes=600)])
