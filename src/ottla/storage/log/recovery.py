@@ -93,6 +93,8 @@ class LogLoader:
         self._clean = clean
         self._now_ms = now_ms
         self._segments: list[LogSegment] = []
+        # Was a segment recovered? That removes the snapshots after it: that there are none proves nothing then.
+        self._recovered = False
 
     def load(self) -> LoadedLog:
         """Tidies, recovers if need be, and brings epochs and producers to the end of the log."""
@@ -112,7 +114,7 @@ class LogLoader:
             log_start_offset,
             log_end_offset,
             self._now_ms,
-            clean=self._clean,
+            clean=self._clean and not self._recovered,
             check=self._check_on,
         )
         recovery_point = log_end_offset if self._clean else min(self._recovery_point, log_end_offset)
@@ -253,6 +255,7 @@ class LogLoader:
         return end < following[0].base_offset
 
     def _rebuild_producers(self, offset: int) -> None:
+        self._recovered = True
         start = max(self._log_start_offset, self._segments[0].base_offset)
         rebuild_producer_state(
             self._producers, self._segments, start, max(offset, start), self._now_ms, check=self._check_on

@@ -173,6 +173,19 @@ def test_a_damaged_transaction_index_is_made_anew(log: Log) -> None:
     assert len(again.producers.active_producers()) == 3
 
 
+def test_a_damaged_transaction_index_of_the_first_segment_forgets_no_producer(log: Log) -> None:
+    log.append_as_leader(batch(producer_id=7, transactional=True), EPOCH, NOW)
+    known = sorted(log.producers.active_producers())
+    log.flush(now_ms=NOW)
+    log.close()
+    log.segments[0].path.with_suffix(".txnindex").write_bytes(b"\xff" * 34)
+    for _ in range(2):
+        again = open_log(log.dir, SMALL, recovery_point=41, clean=True)
+        assert sorted(again.producers.active_producers()) == known
+        assert again.producers.first_unstable_offset == 40
+        again.close()
+
+
 def test_deleted_files_are_unlinked_and_metadata_snapshots_left(log: Log) -> None:
     log.flush(now_ms=NOW)
     log.close()
