@@ -208,6 +208,8 @@ class LogCleanerManager:
         self._paused: Counter[TopicPartition] = Counter()
         self._uncleanable: set[TopicPartition] = set()
         self._clean_offsets: dict[TopicPartition, int] = {}
+        # Do the checkpoints say of some log that it is clean further than it goes?
+        self._outdated = False
         self._slots: dict[int, asyncio.Task[None]] = {}
         self._started = False
         self._wake = asyncio.Event()
@@ -220,6 +222,11 @@ class LogCleanerManager:
 
     def config_changed(self, tp: TopicPartition, log: Log) -> None:
         """A log has come, or its configuration changed."""
+        if self._clean_offsets.get(tp, 0) > log.log_end_offset:
+            # It was another log that was clean that far, or more of this one. Kept, it would count again as soon as the
+            # log has grown beyond it: older values of a key would stay for good, and come back once a tombstone went.
+            del self._clean_offsets[tp]
+            self._outdated = True
         if log.config.compact:
             self._compacted[tp] = log
             self._wake.set()
@@ -373,6 +380,10 @@ class LogCleanerManager:
 
     async def clean_dirtiest(self, runner: Runner, thread: Executor | None = None) -> bool:
         """Cleans one log, `runner` blocking a thread meanwhile; False if none is due."""
+        if self._outdated:
+            self._outdated = False
+            for log_dir in self._manager.dirs.online:
+                await self.write_checkpoint(log_dir)
         target = await self.dirtiest()
         if target is None or target.cleanable_bytes == 0:
             return False

@@ -735,6 +735,29 @@ def test_the_cleaner_checkpoint_moves_with_the_log(tmp_path: Path) -> None:
     assert parse_offsets((two / "cleaner-offset-checkpoint").read_bytes(), "") == {TP: 30}
 
 
+def test_a_log_made_anew_is_not_clean_because_its_predecessor_was(tmp_path: Path) -> None:
+    """The topic was deleted, and made again under its name in another directory, while the broker was down."""
+    one, two = formatted(tmp_path / "1"), formatted(tmp_path / "2")
+
+    async def before() -> None:
+        async with running(one, two) as manager:
+            manager.get_or_create(TP, TOPIC_ID, compacted(), directory_id=manager.dirs[0].id)
+            dirty_log(manager)
+            assert await manager.cleaner.clean_dirtiest(ThreadRunner())
+            assert manager.cleaner.clean_offset(TP) == 30
+
+    async def after() -> None:
+        async with running(one, two, load={"is_stray": lambda log: True}) as manager:
+            manager.get_or_create(TP, TOPIC_ID, compacted(), directory_id=manager.dirs[1].id)
+            log = dirty_log(manager)
+            assert await manager.cleaner.clean_dirtiest(ThreadRunner())
+            assert values(log) == CLEANED
+            assert parse_offsets((one / "cleaner-offset-checkpoint").read_bytes(), "") == {}
+
+    run(before)
+    run(after)
+
+
 def test_cleaner_slots_are_made_anew_when_their_number_changes(dir: Path) -> None:
     async def test() -> None:
         async with running(dir, settings=quiet(cleaner=CleanerConfig(threads=1, backoff_ms=1))) as manager:
