@@ -157,13 +157,16 @@ class LogLoader:
         """The segments that the new ones stand for go, and the new ones get their names."""
         logs = [name for name in swaps if name.removesuffix(SWAP_SUFFIX).endswith(LOG_SUFFIX)]
         if logs:
-            first = min(_offset(name) for name in logs)
-            last = max(self._swap_end(name) for name in logs)
+            bases = {_offset(name) for name in logs}  # one that is empty ends where it begins
+            first, last = min(bases), max(self._swap_end(name) for name in logs)
             for name in self._list():
-                if not name.endswith(SWAP_SUFFIX) and first <= _offset(name) < last:
+                if name.endswith(SWAP_SUFFIX):
+                    continue
+                if first <= _offset(name) < last or _offset(name) in bases:
                     logger.info("%s: %s was replaced by a compacted segment", self._dir, name)
                     self._unlink(name)
-        for name in swaps:
+        # The log files first: until then the next load takes whatever has its name already for what was replaced.
+        for name in sorted(swaps, key=lambda name: name not in logs):
             os.replace(self._dir / name, self._dir / name.removesuffix(SWAP_SUFFIX))
 
     def _swap_end(self, name: str) -> int:

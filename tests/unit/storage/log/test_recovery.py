@@ -3,7 +3,8 @@
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -29,11 +30,12 @@ from ottla.storage.log.leader_epochs import LeaderEpochFileCache
 from ottla.storage.log.log import Log
 from ottla.storage.segment import segment as segment_module
 from ottla.storage.segment.file_records import TimestampOffset
-from ottla.storage.segment.indexes import OffsetIndex, TimeIndex
+from ottla.storage.segment.indexes import AbortedTransaction, OffsetIndex, TimeIndex, TransactionIndex
 from ottla.storage.segment.segment import LogSegment
 
 SMALL = LogConfig(segment_bytes=600, index_interval_bytes=100)
 VALUES = [b"%03d" % i for i in range(40)]
+LISTED = os.scandir
 
 
 @pytest.fixture
@@ -208,6 +210,12 @@ def compacted(log: Log, suffix: str) -> list[bytes]:
     return VALUES[1:]
 
 
+@contextmanager
+def scandir_backwards(path: Path) -> Iterator[list[os.DirEntry[str]]]:
+    with LISTED(path) as entries:
+        yield sorted(entries, key=lambda entry: entry.name, reverse=True)
+
+
 @pytest.mark.parametrize("already_renamed", [0, 1, 2])
 def test_a_finished_compaction_is_put_in_place(log: Log, already_renamed: int) -> None:
     expected = compacted(log, ".swap")
@@ -219,6 +227,44 @@ def test_a_finished_compaction_is_put_in_place(log: Log, already_renamed: int) -
     assert values_of(again) == expected
     assert not names(log.dir, ".swap")
     assert [segment.base_offset for segment in again.segments][1] == log.segments[2].base_offset
+
+
+def test_nothing_is_left_of_a_segment_whose_compacted_one_is_empty(log: Log) -> None:
+    """The aborted transactions of the old one would hide what the same producer has committed later."""
+    log.flush(now_ms=NOW)
+    log.close()
+    first = log.segments[0]
+    first.txn_index.append(AbortedTransaction(1, 1, 3, 4))
+    for kind in (".log", ".index", ".timeindex"):
+        (log.dir / f"{0:020d}{kind}.swap").write_bytes(b"")
+    again = open_log(log.dir, SMALL, recovery_point=40)
+    assert again.aborted_transactions(0, 40) == []
+    assert values_of(again) == VALUES[log.segments[1].base_offset :]
+
+
+def test_a_crash_while_a_compaction_is_put_in_place_loses_no_index(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = compacted(log, ".swap")
+    aborted = AbortedTransaction(1, 1, 3, 4)
+    TransactionIndex(log.dir / f"{0:020d}.txnindex.swap", 0).append(aborted)
+    real, renamed = os.replace, list[str]()
+
+    def replace(old: Path, new: Path) -> None:
+        if renamed:
+            raise KeyboardInterrupt  # the process is gone
+        renamed.append(str(new))
+        real(old, new)
+
+    with monkeypatch.context() as patch:
+        # The order in which a directory lists its files is its own.
+        patch.setattr(os, "scandir", scandir_backwards)
+        patch.setattr(os, "replace", replace)
+        with pytest.raises(KeyboardInterrupt):
+            open_log(log.dir, SMALL, recovery_point=40)
+    again = open_log(log.dir, SMALL, recovery_point=40)
+    assert again.aborted_transactions(0, 40) == [aborted]
+    assert values_of(again) == expected
 
 
 def test_an_unfinished_compaction_is_thrown_away(log: Log) -> None:
