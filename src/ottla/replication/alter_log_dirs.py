@@ -81,7 +81,7 @@ class ReplicaAlterLogDirs:
         )
         self._moves[topic_partition] = task
         ended = guarded(
-            partial(self._ended, topic_partition), name=f"end of a move of {topic_partition}", owner=OWNER
+            partial(self._ended, partition), name=f"end of a move of {topic_partition}", owner=OWNER
         )
         task.add_done_callback(ended)
 
@@ -146,6 +146,9 @@ class ReplicaAlterLogDirs:
         log.info("moved %s to %s", partition.topic_partition, copy.dir)
         self._on_moved(partition)
 
-    def _ended(self, topic_partition: TopicPartition, task: "asyncio.Task[None]") -> None:
-        if self._moves.get(topic_partition) is task:
-            del self._moves[topic_partition]
+    def _ended(self, partition: Partition, task: "asyncio.Task[None]") -> None:
+        if self._moves.get(partition.topic_partition) is not task:
+            return
+        del self._moves[partition.topic_partition]
+        if not task.cancelled() and not partition.log.failed:
+            self.resume(partition)  # while it ended, another move may have begun

@@ -152,6 +152,31 @@ def test_a_partition_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writ
     assert not list((tmp_path / "1").glob("orders*"))
 
 
+def test_a_partition_that_is_moved_back_while_its_move_ends_goes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> list[bytes]:
+        async with world(tmp_path) as w:
+            await w.write_segments()
+            first, bring_to_disk = w.manager.dirs[0], w.manager._bring_to_disk
+            asked: list[Log] = []
+
+            async def move_back(log: Log) -> None:
+                if w.manager.get(TP) is log and not asked:  # the copy has just taken the place of its log
+                    asked.append(log)
+                    await w.mover.move(w.partition, first)
+                await bring_to_disk(log)
+
+            monkeypatch.setattr(w.manager, "_bring_to_disk", move_back)
+            await w.move()
+            assert asked
+            await eventually(lambda: w.manager.dir_of(w.partition.log) is first and len(w.moved) == 2)
+            assert w.manager.get_future(TP) is None
+            return w.acknowledged
+
+    assert run(test) == served_after_restart(tmp_path)
+
+
 @pytest.mark.parametrize("writing", [False, True])
 def test_every_step_of_a_move_may_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writing: bool
