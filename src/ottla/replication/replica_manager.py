@@ -463,6 +463,9 @@ class ReplicaManager:
                 is_new=is_new,
                 directory_id=registration.directory(self._node_id),
             )
+            if opened.config != config:
+                # Logs are loaded by an earlier image, and topics are changed during a recovery of minutes.
+                self._logs.update_config(topic_partition, config)
         except Exception as error:  # the boundary of one partition
             if topic_partition not in self._offline:
                 trace = None if isinstance(error, KafkaError | OSError) else error

@@ -18,7 +18,7 @@ from ottla.metadata import records as r
 from ottla.metadata.delta import Delta, ImageBuilder
 from ottla.metadata.image import ClusterImage
 from ottla.model.errors import ErrorCode, KafkaError
-from ottla.model.ids import NodeId, Uuid
+from ottla.model.ids import NodeId, TopicPartition, Uuid
 from ottla.replication import replica_manager
 from ottla.replication.alter_partition import AlterPartitionManager
 from ottla.replication.partition import Partition
@@ -429,5 +429,27 @@ def test_a_smaller_minimum_isr_commits_nothing_where_the_same_change_ends_the_le
             assert not partition.is_leader
             assert (partition.log.log_end_offset, partition.log.high_watermark) == (1, 0)
             assert partition.min_insync_replicas == 1
+
+    run(test)
+
+
+def test_a_setting_that_changes_while_the_logs_are_loaded_counts(tmp_path: Path) -> None:
+    """Logs are opened by the image of when the load begins; a recovery takes minutes, and topics change meanwhile."""
+
+    async def test() -> None:
+        async with running(formatted(tmp_path)) as manager:
+            manager.get_or_create(TopicPartition("orders", 0), TOPIC_ID, LogConfig())
+            with ThreadPoolExecutor(1) as executor:
+                here = Hosting(manager, executor)
+                await here.apply(
+                    r.TopicRecord(name="orders", topic_id=TOPIC_ID),
+                    partition_of(0, here.directory),
+                    r.ConfigRecord(
+                        resource_type=2, resource_name="orders", name="min.insync.replicas", value="2"
+                    ),
+                )
+                partition = here.replicas.leader("orders", 0)
+                assert (partition.min_insync_replicas, partition.log.config.min_insync_replicas) == (2, 2)
+                await here.replicas.stop()
 
     run(test)
