@@ -40,7 +40,7 @@ from ottla.node.shared_server import SharedServer
 from ottla.replication.alter_partition import AlterPartitionManager
 from ottla.replication.fetcher_manager import ReplicaFetcherManager
 from ottla.replication.partition import Partition
-from ottla.replication.replica_manager import ReplicaManager
+from ottla.replication.replica_manager import ReplicaManager, is_stray
 from ottla.replication.replica_selector import ReplicaSelection, load_selector
 from ottla.security.authorizer import Authorizer
 from ottla.server import handlers
@@ -205,7 +205,7 @@ class BrokerServer:
         self._loading = True
         if self._interrupted:
             self.logs.stop_loading()
-        await self.logs.load(topic_config, partial(self._is_stray, image))
+        await self.logs.load(topic_config, partial(is_stray, self.node_id, image))
         await self.logs.adopt_futures(partial(self._is_assigned, image))
         self._loading = False
         self._restore_high_watermarks()
@@ -427,14 +427,6 @@ class BrokerServer:
                 log.error("a setting of topic %s is not applied: %s", topic, error)
                 if error.key is None or overrides.pop(error.key, None) is None:
                     overrides.clear()
-
-    def _is_stray(self, image: ClusterImage, found: Log) -> bool:
-        """Is this a log of a partition that is not (or no longer) this broker's?"""
-        topic = image.topic(found.topic_partition.topic)
-        if topic is None or (found.topic_id is not None and found.topic_id != topic.id):
-            return True
-        registration = topic.partitions.get(found.topic_partition.partition)
-        return registration is None or self.node_id not in registration.replicas
 
     def _is_assigned(self, image: ClusterImage, where: TopicPartition, directory_id: Uuid) -> bool:
         """Does the cluster have this broker's replica in that directory?"""

@@ -34,6 +34,7 @@ from ottla.replication.partition import Partition, PartitionRead
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import is_out_of_files
 from ottla.storage.files import open_files
+from ottla.storage.log.log import Log
 from ottla.storage.log_manager import LogManager, NewLog
 from ottla.storage.segment.file_records import ColdSliceError, LogSlice
 from ottla.wire.fast.fetch import Wanted
@@ -75,6 +76,15 @@ class ColdReadError(Exception):
     def __init__(self, slices: list[LogSlice]) -> None:
         super().__init__(f"{len(slices)} reads are cold")
         self.slices = slices
+
+
+def is_stray(node_id: NodeId, image: ClusterImage, found: Log) -> bool:
+    """Is this a log of a partition that is not (or no longer) this broker's?"""
+    topic = image.topic(found.topic_partition.topic)
+    if topic is None or (found.topic_id is not None and found.topic_id != topic.id):
+        return True
+    registration = topic.partitions.get(found.topic_partition.partition)
+    return registration is None or node_id not in registration.replicas
 
 
 def _elsewhere(wanted: Wanted, partition: Partition, replica_id: int) -> PartitionRead:
@@ -327,6 +337,8 @@ class ReplicaManager:
         if self.fetchers is not None:
             self.fetchers.on_image(delta)
         time_slice = TimeSlice()
+        if self._first:
+            await self._set_aside_strays(time_slice)
         # Deleted topics go first: another of the same name may be made by the same change, and hosted in their place.
         removed: list[TopicPartition] = []
         for change in delta.topics.values():
@@ -352,6 +364,16 @@ class ReplicaManager:
         if self.fetchers is not None:
             self.fetchers.end_idle()
         self._first = False
+
+    async def _set_aside_strays(self, time_slice: TimeSlice) -> None:
+        """Topics may have been deleted, and replicas moved away, since the image by which the logs were loaded.
+
+        Nobody hosts those logs, so nobody would delete them, and a topic that is made anew would find another's.
+        """
+        for found in list(self._logs.all_logs()):
+            if is_stray(self._node_id, self._image, found):
+                self._logs.set_aside(found)
+            await time_slice.yield_to_loop()
 
     async def _apply_topic(
         self, topic: TopicImage, change: TopicChange, time_slice: TimeSlice

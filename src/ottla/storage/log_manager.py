@@ -335,6 +335,16 @@ class LogManager:
         log.close_handlers()
         logger.warning("%s is unknown to the cluster; renamed to %s and kept", old, log.dir.name)
 
+    def set_aside(self, log: Log) -> None:
+        """The cluster does not know of a loaded log any more: as one that it has not known at the load."""
+        logs = self._future if self._future.get(log.topic_partition) is log else self._current
+        log_dir = self.dir_of(log)
+        self._remove(logs, log.topic_partition)
+        try:
+            self._set_aside(log)
+        except StorageError as error:
+            self.fail_dir(log_dir, error)
+
     # -- configuration --
 
     def set_topic_defaults(self, config: LogConfig) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.support.clock import ManualClock
 from tests.unit.storage.log_support import batch
-from tests.unit.storage.manager_support import NOW_MS, TOPIC_ID, eventually, formatted, run, running
+from tests.unit.storage.manager_support import NOW_MS, TOPIC_ID, append, eventually, formatted, run, running
 
 from ottla.metadata import records as r
 from ottla.metadata.delta import Delta, ImageBuilder
@@ -155,10 +155,12 @@ def test_a_topic_deleted_and_made_anew_in_one_change_is_the_new_one(tmp_path: Pa
     run(test)
 
 
-def partition_of(index: int, directory: Uuid, leader: int = 1, epoch: int = 0) -> r.PartitionRecord:
+def partition_of(
+    index: int, directory: Uuid, leader: int = 1, epoch: int = 0, topic_id: Uuid = TOPIC_ID
+) -> r.PartitionRecord:
     return r.PartitionRecord(
         partition_id=index,
-        topic_id=TOPIC_ID,
+        topic_id=topic_id,
         replicas=[1, 2],
         isr=[1, 2],
         removing_replicas=[],
@@ -453,3 +455,29 @@ def test_a_setting_that_changes_while_the_logs_are_loaded_counts(tmp_path: Path)
                 await here.replicas.stop()
 
     run(test)
+
+
+def test_a_topic_made_anew_while_the_logs_are_loaded_is_the_new_one(tmp_path: Path) -> None:
+    """Logs are loaded by the image of when the load begins; what is not this broker's since then is set aside."""
+
+    async def test() -> None:
+        async with running(formatted(tmp_path)) as manager:
+            for index in range(3):  # the last one has been moved to other brokers since
+                old = manager.get_or_create(TopicPartition("orders", index), TOPIC_ID, LogConfig())
+                append(old, (b"of", b"the old one"))
+            manager.get_or_create(TopicPartition("gone", 0), TOPIC_ID, LogConfig())
+            with ThreadPoolExecutor(1) as executor:
+                here = Hosting(manager, executor)
+                made = [partition_of(index, here.directory, topic_id=NEW_TOPIC_ID) for index in range(3)]
+                made[2].replicas = made[2].isr = [2, 3]
+                made[2].leader = 2
+                await here.apply(r.TopicRecord(name="orders", topic_id=NEW_TOPIC_ID), *made)
+                for index in range(2):
+                    log = here.replicas.leader("orders", index).log
+                    assert (log.topic_id, log.log_end_offset) == (NEW_TOPIC_ID, 0)
+                assert set(manager.current_logs) == {TopicPartition("orders", index) for index in range(2)}
+                await here.replicas.stop()
+
+    run(test)
+    kept = [path.name for path in tmp_path.iterdir() if path.is_dir() and path.name.endswith("-stray")]
+    assert sorted(name.partition(".")[0] for name in kept) == ["gone-0", "orders-0", "orders-1", "orders-2"]
