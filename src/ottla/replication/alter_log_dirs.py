@@ -93,6 +93,15 @@ class ReplicaAlterLogDirs:
             await asyncio.gather(task, return_exceptions=True)
         await self._logs.cancel_future(topic_partition)
 
+    def removed(self, topic_partition: TopicPartition) -> None:
+        """The replica is not hosted any more, and its copy goes with its log.
+
+        A task that lived on would take the copy of a topic that is made anew by this name for its own.
+        """
+        task = self._moves.pop(topic_partition, None)
+        if task is not None:
+            task.cancel()
+
     async def stop(self) -> None:
         """Leave the copies as they are: the next start goes on with them."""
         tasks = list(self._moves.values())

@@ -571,6 +571,7 @@ class ReplicaManager:
         if partition is None:
             return []
         self._failed.discard(partition)
+        self._mover.removed(topic_partition)
         if not partitions:
             del self._topics[topic_id]
             if self._topics.get(topic_partition.topic) is partitions:

@@ -481,3 +481,45 @@ def test_a_topic_made_anew_while_the_logs_are_loaded_is_the_new_one(tmp_path: Pa
     run(test)
     kept = [path.name for path in tmp_path.iterdir() if path.is_dir() and path.name.endswith("-stray")]
     assert sorted(name.partition(".")[0] for name in kept) == ["gone-0", "orders-0", "orders-1", "orders-2"]
+
+
+def test_the_move_of_a_topic_that_is_deleted_is_none_of_the_one_that_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy may wait for the disk for seconds, and the topic be made and moved again meanwhile."""
+    where = TopicPartition("orders", 0)
+
+    async def test() -> None:
+        async with running(formatted(tmp_path / "1"), formatted(tmp_path / "2")) as manager:
+            waits, go_on = asyncio.Event(), asyncio.Event()
+            flush = manager.flush_future
+
+            async def held(topic_partition: TopicPartition) -> None:
+                waits.set()
+                await go_on.wait()
+                await flush(topic_partition)
+
+            monkeypatch.setattr(manager, "flush_future", held)
+            with ThreadPoolExecutor(1) as executor:
+                here = Hosting(manager, executor)
+                await here.apply(
+                    r.TopicRecord(name="orders", topic_id=TOPIC_ID), partition_of(0, here.directory)
+                )
+                append(here.replicas.leader("orders", 0).log, (b"of", b"the old one"))
+                await here.replicas.move_to_dir(where, str(manager.dirs[1].path))
+                await waits.wait()
+                await here.apply(r.RemoveTopicRecord(topic_id=TOPIC_ID))
+                await here.apply(
+                    r.TopicRecord(name="orders", topic_id=NEW_TOPIC_ID),
+                    partition_of(0, here.directory, topic_id=NEW_TOPIC_ID),
+                )
+                partition = here.replicas.leader("orders", 0)
+                await here.replicas.move_to_dir(where, str(manager.dirs[1].path))
+                go_on.set()
+                await eventually(lambda: manager.get_future(where) is None)
+                assert manager.get(where) is partition.log
+                assert partition.log.dir.parent == manager.dirs[1].path
+                assert (partition.log.topic_id, partition.log.log_end_offset) == (NEW_TOPIC_ID, 0)
+                await here.replicas.stop()
+
+    run(test)
