@@ -9,7 +9,7 @@ Owner: the ReplicaManager, on the broker's loop; one task per move.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from functools import partial
 
@@ -38,12 +38,19 @@ class ReplicaAlterLogDirs:
     """The moves under way on this broker: Kafka's ReplicaAlterLogDirsManager and its threads."""
 
     def __init__(
-        self, logs: LogManager, clock: Clock, executor: Executor, on_moved: Callable[[Partition], None]
+        self,
+        logs: LogManager,
+        clock: Clock,
+        executor: Executor,
+        on_moved: Callable[[Partition], None],
+        on_taken_back: Callable[[Partition], Awaitable[None]],
     ) -> None:
+        """`on_taken_back` hears of a partition that was served from its copy, and is from where it was before."""
         self._logs = logs
         self._clock = clock
         self._executor = executor
         self._on_moved = on_moved
+        self._on_taken_back = on_taken_back
         self._moves: dict[TopicPartition, asyncio.Task[None]] = {}
 
     def target(self, topic_partition: TopicPartition, path: str) -> LogDir:
@@ -150,6 +157,8 @@ class ReplicaAlterLogDirs:
             await self._logs.promote_future(partition.topic_partition)
         except (KafkaError, OSError):
             partition.use_log(self._logs.get(partition.topic_partition) or copy)
+            if not partition.log.failed:
+                await self._on_taken_back(partition)
             raise
         partition.config_changed()
         log.info("moved %s to %s", partition.topic_partition, copy.dir)

@@ -132,7 +132,7 @@ class ReplicaManager:
         self._hosting: asyncio.Task[None] | None = None
         # Partitions that flush what somebody has appended who does not do it himself.
         self._flushing: dict[Partition, asyncio.Task[None]] = {}
-        self._mover = ReplicaAlterLogDirs(logs, clock, executor, on_moved)
+        self._mover = ReplicaAlterLogDirs(logs, clock, executor, on_moved, self._take_role_again)
         # How replicas that this broker does not lead are filled; without it nobody is followed.
         self.fetchers: ReplicaFetcherManager | None = None
         self._image = ClusterImage()
@@ -623,6 +623,17 @@ class ReplicaManager:
                 ErrorCode.REPLICA_NOT_AVAILABLE if elsewhere else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
         await self._mover.move(partition, target)
+
+    async def _take_role_again(self, partition: Partition) -> None:
+        """The directory that it was moved to has failed, and its role with that; it is served from where it was.
+
+        To the metadata it has never been elsewhere: they say nothing new of it.
+        """
+        topic, index = self._image.topic_by_id(partition.topic_id), partition.topic_partition.partition
+        registration = None if topic is None else topic.partitions.get(index)
+        if registration is not None and self.hosted(partition.topic_id, index) is partition:
+            self._failed.add(partition)  # so that it is followed anew in the epoch that it knows
+            await self._become(partition, registration)
 
     def dir_failed(self) -> None:
         """A log directory is offline: whoever waits for a partition in it hears it now."""

@@ -50,9 +50,14 @@ class World:
         log = manager.get_or_create(TP, TOPIC_ID, CONFIG, directory_id=manager.dirs[0].id)
         self.source = log
         self.partition = Partition(TP, TOPIC_ID, log, PartitionWorld())
-        self.mover = ReplicaAlterLogDirs(manager, ManualClock(NOW_MS), executor, self.moved.append)
+        self.mover = ReplicaAlterLogDirs(
+            manager, ManualClock(NOW_MS), executor, self.moved.append, self._taken_back
+        )
         self.acknowledged: list[bytes] = []
         self._loop = asyncio.get_running_loop()
+
+    async def _taken_back(self, partition: Partition) -> None:
+        """It has had no role here."""
 
     def write(self) -> None:
         value = b"%06d" % len(self.acknowledged)

@@ -25,6 +25,7 @@ from ottla.replication.partition import Partition
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import OutOfFilesError
+from ottla.storage.log.log import Log
 from ottla.storage.log_manager import LogManager
 
 
@@ -520,6 +521,62 @@ def test_the_move_of_a_topic_that_is_deleted_is_none_of_the_one_that_is_made_ane
                 assert manager.get(where) is partition.log
                 assert partition.log.dir.parent == manager.dirs[1].path
                 assert (partition.log.topic_id, partition.log.log_end_offset) == (NEW_TOPIC_ID, 0)
+                await here.replicas.stop()
+
+    run(test)
+
+
+@pytest.mark.parametrize("leader", [1, 2])
+def test_a_partition_that_goes_on_where_it_was_before_its_move_has_its_role_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leader: int
+) -> None:
+    """The directory that it was moved to fails before the copy is on the disk; the metadata have nothing to say."""
+    where = TopicPartition("orders", 0)
+    followed: set[Partition] = set()
+
+    class Fetchers:
+        follow = followed.update
+        unfollow = followed.difference_update
+
+        def on_image(self, delta: Delta) -> None: ...
+
+        def end_idle(self) -> None: ...
+
+        def failed_logs(self) -> None:
+            followed.difference_update([each for each in followed if each.log.failed])
+
+    async def test() -> None:
+        async with running(formatted(tmp_path / "1"), formatted(tmp_path / "2")) as manager:
+            with ThreadPoolExecutor(1) as executor:
+                here = Hosting(manager, executor)
+                fetchers: Any = Fetchers()
+                here.replicas.fetchers = fetchers
+
+                def dir_failed(*_: object) -> None:  # as the broker does
+                    here.replicas.dir_failed()
+                    fetchers.failed_logs()
+
+                manager.on_dir_failure = dir_failed
+                await here.apply(
+                    r.TopicRecord(name="orders", topic_id=TOPIC_ID),
+                    partition_of(0, here.directory, leader, 5),
+                )
+                partition = here.replicas.replica("orders", 0)
+                flush = Log.flush
+
+                def failing(self: Log, upto: int | None = None, *, now_ms: int) -> None:
+                    if self is not source and self.dir.name == "orders-0":
+                        raise self._fail("flush", OSError(errno.EIO, "Input/output error"))
+                    flush(self, upto, now_ms=now_ms)
+
+                source = partition.log
+                monkeypatch.setattr(Log, "flush", failing)
+                await here.replicas.move_to_dir(where, str(manager.dirs[1].path))
+                await eventually(lambda: not manager.dirs[1].online and not here.replicas._mover._moves)
+                assert partition.log is source is manager.get(where)
+                assert partition.is_leader == (leader == 1)
+                assert (partition in followed) == (leader == 2)
+                assert partition.leader_epoch == 5
                 await here.replicas.stop()
 
     run(test)
