@@ -63,8 +63,11 @@ class Deferred:
             self._then(reply)
 
     def then(self, callback: Callable[[Reply | None], None]) -> None:
-        """Call back when it is there."""
-        self._then = callback
+        """Call back when it is there, at once if it is."""
+        if self.done:
+            callback(self.reply)
+        else:
+            self._then = callback
 
     def abandon(self) -> None:
         """The client is gone: whoever waits on its behalf may stop, and so give back what the wait holds."""

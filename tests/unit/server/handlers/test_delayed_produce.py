@@ -1,5 +1,6 @@
 """What partitions are told that were not committed: because the time of the request is up, or they were taken away."""
 
+import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -111,6 +112,30 @@ def test_what_was_appended_in_another_leadership_is_not_committed_by_this_one() 
     second.settle(ErrorCode.NONE)
     lost = (0, int(ErrorCode.NOT_LEADER_OR_FOLLOWER), *done(0)[2:])
     assert world.encoded == [[("one", [lost]), ("two", [done(0)])]]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+def test_what_has_ended_while_the_others_were_flushed_is_answered(code: ErrorCode) -> None:
+    """A partition that had to wait when it was appended need not any more when the last one of the request is."""
+
+    class Ended(Waiting):
+        def when_committed(self, offset: int, callback: Callable[[ErrorCode], None]) -> Any:
+            callback(code)
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        services: Any = SimpleNamespace(replicas=SimpleNamespace(hosted=lambda topic, index: None), loop=loop)
+        connection: Any = SimpleNamespace(name="1.2.3.4:5", fail=print)
+        request: Any = SimpleNamespace(timeout_ms=600_000, acks=-1)
+        produce = Encoding(services, connection, request, 9, 0, 0)
+        produce.encoded = []
+        waiting_for: Any = [(Ended("one", ONE, 0), 6, EPOCH)]
+        produce._waiting_for = waiting_for
+        async with asyncio.timeout(60):
+            assert await produce._answer_many([("one", [done(0)])]) == b"answer"
+        assert produce.encoded == [[("one", [(0, int(code), *done(0)[2:])])]]
+
+    asyncio.run(test())
 
 
 def test_a_late_answer_that_cannot_be_given_closes_the_connection(caplog: pytest.LogCaptureFixture) -> None:
