@@ -154,9 +154,10 @@ class PartitionRegistration(NamedTuple):
 
 
 def _directories(directories: list[Uuid] | Directories, count: int) -> Directories:
-    """Records older than directory assignment have none: every replica is still to be placed."""
+    """Records older than directory assignment have none: every replica, of however many, is still to be placed."""
     if len(directories) != count:
-        assert not directories, "a partition has as many directories as replicas, or none"
+        is_unplaced = all(directory == DIRECTORY_MIGRATING for directory in directories)
+        assert is_unplaced, "a partition has as many directories as replicas, or none"
         return (DIRECTORY_MIGRATING,) * count
     return _shared_directories(tuple(directories))
 

@@ -12,6 +12,7 @@ from ottla.metadata.image import (
     binding_of,
     image_records,
 )
+from ottla.metadata.registrations import DIRECTORY_MIGRATING
 from ottla.model.time_slice import run_to_end
 
 A, B = bytes([1] * 16), bytes([2] * 16)
@@ -76,6 +77,21 @@ def test_a_change_raises_the_epochs_it_should() -> None:
     before = image.partition("t", 0)
     assert before is not None
     assert before.isr == (1,)
+
+
+def test_replicas_come_and_go_below_the_metadata_version_that_has_directories() -> None:
+    image, _ = build(
+        EMPTY_IMAGE, r.TopicRecord(name="t", topic_id=A), partition(A, 0, replicas=[1, 2], isr=[1, 2])
+    )
+    more = r.PartitionChangeRecord(topic_id=A, partition_id=0, replicas=[1, 2, 3], adding_replicas=[3])
+    image, _ = build(image, more)
+    grown = image.partition("t", 0)
+    assert grown is not None
+    assert (grown.replicas, grown.directories) == ((1, 2, 3), (DIRECTORY_MIGRATING,) * 3)
+    image, _ = build(image, r.PartitionChangeRecord(topic_id=A, partition_id=0, replicas=[3], isr=[3]))
+    shrunk = image.partition("t", 0)
+    assert shrunk is not None
+    assert (shrunk.replicas, shrunk.directories) == ((3,), (DIRECTORY_MIGRATING,))
 
 
 def test_other_topics_are_shared() -> None:
