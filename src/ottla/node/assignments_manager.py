@@ -65,6 +65,7 @@ class AssignmentsManager:
         image: Callable[[], ClusterImage],
         directory_of: DirectoryOf,
     ) -> None:
+        """`image` is the newest committed one: what is assigned while a change is applied is in none that is shown."""
         self._controller = controller
         self._node_id = node_id
         self._broker_epoch = broker_epoch

@@ -129,7 +129,7 @@ class BrokerServer:
             channel,
             self.node_id,
             lambda: self.lifecycle.broker_epoch,
-            lambda: self.image,
+            lambda: self._publisher.newest,
             self._directory_of,
         )
         # What has been started, as the ways to stop it; the last one is stopped first.

@@ -1,5 +1,6 @@
 """A whole node in this process, used through our own client: what only shows when all parts work together."""
 
+import asyncio
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from ottla.client.admin.types import ConfigChange, ConfigResource, NewTopic, Res
 from ottla.client.blocking import Admin, Consumer, Producer
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.node import assignments_manager
 from ottla.storage.dirs.checkpoints import CLEAN_SHUTDOWN_FILE
 from ottla.storage.dirs.log_dir import future_dir_name
 from ottla.storage.log import log as log_module
@@ -239,6 +241,35 @@ def test_a_move_that_a_crash_cut_short_after_the_cluster_knew_of_it_loses_nothin
         assert consume(broker, 101) == [*values, b"more"]
     assert [path.name for path in after.glob("orders-0*")] == ["orders-0"]
     assert list(before.glob("orders-0")) == []
+
+
+def test_the_controller_hears_of_every_directory_though_a_large_change_is_applied_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is reported while the rest of the change is still looked at is not in the image that is shown."""
+
+    class ShortSlice:
+        async def yield_to_loop(self) -> None:
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+    monkeypatch.setattr(assignments_manager, "TimeSlice", ShortSlice)
+    monkeypatch.setattr(assignments_manager, "LINGER_S", 0)
+    dirs = [tmp_path / "one", tmp_path / "two"]
+    with Broker({"log.dirs": ",".join(map(str, dirs))}, data_dir=tmp_path) as broker:
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.create_topics([NewTopic("orders", 20)])
+
+        def known() -> bool:
+            topic = broker.node.controller.image.topic("orders")
+            logs, found = broker.node.logs, topic.partitions if topic is not None else {}
+            return len(found) == 20 and all(
+                registration.directory(1)
+                == logs.directory_id(logs.current_logs[TopicPartition("orders", number)])
+                for number, registration in found.items()
+            )
+
+        wait_until(known, 20, "the controller to know all directories")
 
 
 def test_a_second_broker_on_the_same_directory_is_refused(broker: Broker) -> None:
