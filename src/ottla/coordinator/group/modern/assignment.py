@@ -107,6 +107,15 @@ class ModernLargeAssignments(ABC, Generic[P, F, T]):
         run.changes = found
         return self._write(run, now_ms)
 
+    def _go_on(self, run: Run[P, F, T], now_ms: int) -> CoordinatorResult[None]:
+        """A timer's: the next portion, unless it is over.
+
+        A portion may have failed, and a timer rings again when its decision is not committed in time.
+        """
+        if self._running.get(run.group_id) is not run:
+            return CoordinatorResult(None)
+        return self._write(run, now_ms)
+
     @abstractmethod
     def _write(self, run: Run[P, F, T], now_ms: int) -> CoordinatorResult[None]:
         """The next portion, or the last one and the end."""

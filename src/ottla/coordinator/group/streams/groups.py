@@ -290,7 +290,7 @@ class LargeAssignments(ModernLargeAssignments[TargetAssignmentBuilder, Finish, T
                 decision.records.append(records.target_assignment(run.group_id, member_id, new))
             if run.changes:
                 key = "streams", "assign", run.group_id
-                decision.effects.append(StartTimer(key, 0, lambda now_ms: self._write(run, now_ms)))
+                decision.effects.append(StartTimer(key, 0, lambda now_ms: self._go_on(run, now_ms)))
             else:
                 self._end(decision, run, group, mine)
         except KafkaError as error:

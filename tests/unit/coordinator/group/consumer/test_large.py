@@ -224,6 +224,56 @@ def test_a_large_group_is_written_in_portions() -> None:
     assert max(sizes) - min(sizes) <= 1
 
 
+def in_turn(group: GroupSpec, topics: SubscribedTopics) -> GroupAssignment:
+    return {member_id: {topic_id("t"): [number]} for number, member_id in enumerate(sorted(group.members))}
+
+
+def group_of_two_portions() -> ConsumerWorld:
+    """All of its members are to be given something new, which is about to be computed."""
+    settings = {"group.consumer.assignment.interval.ms": 15_000}
+    world = ConsumerWorld({"t": 100}, settings, assignors={"mine": Mine(in_turn)}, background=True)
+    for number in range(PORTION + 10):
+        world.enter_later(f"m{number:04}", ["t"])
+        world.background.run()
+    world.pass_ms(15_000)
+    world.beat_later("m0000", epoch=world.member("m0000").member_epoch)
+    return world
+
+
+def test_an_end_that_is_committed_late_is_written_once_and_leaves_the_next_assignment_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = group_of_two_portions()
+    world.log.hold()
+    world.background.run()
+    world.pass_ms(6_000)  # longer than a decision is waited for
+    world.log.release()
+    world.pass_ms(9_000)
+    newcomer = join(world, "n")
+    world.pass_ms(6_000)
+    world.background.run()
+    assert world.told(newcomer.result()) == {"t": [PORTION + 10]}
+    assert world.consumer_group().target_epoch.epoch == world.consumer_group().epoch
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_an_assignment_of_which_a_part_could_not_be_written_never_counts() -> None:
+    world = group_of_two_portions()
+    before = world.consumer_group().target_epoch
+    world.log.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    world.background.run()
+    world.log.refuse(None)
+    again = world.beat_later("m0000", epoch=world.member("m0000").member_epoch)
+    world.pass_ms(1_000)
+    assert world.consumer_group().target_epoch == before
+    world.background.run()
+    group = world.consumer_group()
+    assert again.done
+    assert group.target_epoch.epoch == group.epoch
+    given = [p for m in group.target for p in group.target[m][topic_id("t")]]
+    assert sorted(given) == list(range(PORTION + 10))
+
+
 def test_the_assignors_by_their_names() -> None:
     found = load_assignors(["org.apache.kafka.coordinator.group.assignor.RangeAssignor", "uniform"])
     assert list(found) == ["range", "uniform"]

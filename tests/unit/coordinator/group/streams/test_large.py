@@ -1,9 +1,11 @@
 """Groups with very many tasks: assigned in a thread, while the group goes on."""
 
+import pytest
 from tests.support.consumer_world import refused
 from tests.support.streams_world import Owned, StreamsWorld, statuses, told_tasks
 
 from ottla.coordinator.group.streams.assignment import INLINE_LIMIT
+from ottla.coordinator.group.streams.groups import PORTION
 from ottla.coordinator.group.streams.topology import StatusCode
 from ottla.model.errors import ErrorCode, KafkaError
 
@@ -48,6 +50,26 @@ def test_many_members_are_written_in_portions() -> None:
     group = world.streams_group()
     assert group.target_epoch.epoch == group.epoch
     assert sum(len(group.target_of(m).active["0"]) for m in group.members) == TASKS
+
+
+def test_an_end_that_is_committed_late_is_written_once_and_leaves_the_next_assignment_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = {"group.streams.initial.rebalance.delay.ms": 1_000}
+    world = StreamsWorld({"in": TASKS}, settings, background=True)
+    for number in range(PORTION + 10):
+        world.come(f"m{number}")
+    world.pass_ms(1_000)
+    world.log.hold()
+    world.background.run()
+    world.pass_ms(6_000)  # longer than a decision is waited for
+    world.log.release()
+    newcomer = world.come_later("n")
+    world.pass_ms(6_000)
+    world.background.run()
+    assert newcomer.done
+    assert world.streams_group().target_epoch.epoch == world.streams_group().epoch
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_who_left_meanwhile_gets_nothing() -> None:
