@@ -19,6 +19,7 @@ Owner: a CoordinatorContext of the transaction coordinator's runtime.
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from ottla.coordinator.shard import After, CoordinatorRecord, CoordinatorResult, Effect, Settings, StartTimer
@@ -360,21 +361,25 @@ class TransactionCoordinator:
         return StartTimer(ABORT_TIMED_OUT, delay_ms, self.abort_timed_out)
 
     def abort_timed_out(self, now_ms: int) -> CoordinatorResult[None]:
-        """Abort what is open for too long, with an epoch that shuts its producer out."""
-        records: list[CoordinatorRecord] = []
-        effects: list[Effect] = []
-        for transactional_id, row in list(self._open.items()):
-            if row.is_timed_out(now_ms):
-                try:
-                    aborted = self._fence(transactional_id, row, now_ms, Outcome())
-                except KafkaError:
-                    continue  # there is no producer id for it now; the next round may have one
-                log.info(
-                    "transaction of %s: open for more than %d ms, aborted", transactional_id, row.timeout_ms
-                )
-                records += aborted.records
-                effects += aborted.effects
-        return CoordinatorResult(None, records, [*effects, self._abort_timer()], atomic=False)
+        """Abort what is open for too long, with an epoch that shuts its producer out.
+
+        Each is a decision of its own. As one they may be torn into batches: if the log refused the second, those of the
+        first would be aborted, and nobody would send their markers.
+        """
+        timers = [
+            StartTimer((ABORT_TIMED_OUT, transactional_id), 0, partial(self._abort_one, transactional_id))
+            for transactional_id, row in self._open.items()
+            if row.is_timed_out(now_ms)
+        ]
+        return CoordinatorResult(None, effects=[*timers, self._abort_timer()])
+
+    def _abort_one(self, transactional_id: str, now_ms: int) -> CoordinatorResult[Outcome]:
+        row = self._open.get(transactional_id)
+        if row is None or not row.is_timed_out(now_ms):
+            return CoordinatorResult(Outcome())
+        aborted = self._fence(transactional_id, row, now_ms, Outcome())
+        log.info("transaction of %s: open for more than %d ms, aborted", transactional_id, row.timeout_ms)
+        return aborted
 
     def _expiry_timer(self) -> StartTimer:
         delay_ms = self.context.config()["transaction.remove.expired.transaction.cleanup.interval.ms"]

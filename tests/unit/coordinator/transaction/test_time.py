@@ -108,6 +108,26 @@ def test_what_cannot_be_aborted_now_is_aborted_later(world: TransactionWorld) ->
     assert world.row().state is S.COMPLETE_ABORT
 
 
+def test_what_is_aborted_before_the_log_refuses_more_has_its_markers(world: TransactionWorld) -> None:
+    names = [f"late-{number}" for number in range(20)]
+    for name in names:
+        world.begin(name, timeout_ms=1_000)
+    world.log.max_batch_bytes = 400  # a few of them
+    appended, before = world.log.append, world.log.log_end_offset
+
+    def once(batch: bytearray, now_ms: int, transaction_version: int = 0) -> int:
+        world.log.refuse(ErrorCode.NOT_ENOUGH_REPLICAS if world.log.log_end_offset > before else None)
+        return appended(batch, now_ms, transaction_version)
+
+    world.log.append = once  # type: ignore[method-assign]
+    world.pass_ms(2 * ABORT_INTERVAL_MS)
+    assert {world.row(name).state for name in names} == {S.ONGOING, S.PREPARE_ABORT}
+    world.log.append = appended  # type: ignore[method-assign]
+    world.log.refuse(None)
+    world.pass_ms(4 * ABORT_INTERVAL_MS)
+    assert {world.row(name).state for name in names} == {S.COMPLETE_ABORT}
+
+
 def test_the_interval_is_the_brokers_to_set() -> None:
     world = TransactionWorld({"transaction.abort.timed.out.transaction.cleanup.interval.ms": 100})
     world.begin(timeout_ms=1_000)
