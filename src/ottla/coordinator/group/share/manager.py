@@ -305,24 +305,26 @@ class ShareGroupManager:
         response = ShareGroupHeartbeatResponse(
             member_id=request.member_id, member_epoch=request.member_epoch, heartbeat_interval_ms=0
         )
-        written, effects = self._remove(group, member)
-        return CoordinatorResult(HeartbeatOutcome(response), written, effects, lambda _: self._stays(request))
+        return CoordinatorResult(
+            HeartbeatOutcome(response),
+            self._remove(group, member),
+            [CancelTimer(_session_key(request.group_id, request.member_id))],
+            lambda _: self._stays(request),
+        )
 
     def _stays(self, request: ShareGroupHeartbeatRequest) -> Sequence[Effect]:
         """That it has left could not be written: if nothing more is heard of it, its session ends."""
         timeout_ms = self._groups.settings[request.group_id].session_timeout_ms
         return [self._session(request.group_id, request.member_id, timeout_ms)]
 
-    def _remove(
-        self, group: ShareGroup, member: ShareGroupMember
-    ) -> tuple[list[CoordinatorRecord], list[Effect]]:
+    def _remove(self, group: ShareGroup, member: ShareGroupMember) -> list[CoordinatorRecord]:
         group_id = group.group_id
         metadata_hash = self._groups.hashes.group_hash(
             group.subscriptions_with(member, None), self._context.image
         )
         written = records.removed_member(group_id, member.member_id)
         written.append(records.group_epoch(group_id, group.epoch + 1, metadata_hash))
-        return written, [CancelTimer(_session_key(group_id, member.member_id))]
+        return written
 
     def _session(self, group_id: str, member_id: str, timeout_ms: float) -> Effect:
         """The member's session begins anew."""
@@ -337,8 +339,8 @@ class ShareGroupManager:
             return CoordinatorResult(None)
         assert isinstance(group, ShareGroup)
         log.info("group %s: member %s was not heard of for the time of its session", group_id, member_id)
-        written, effects = self._remove(group, member)
-        return CoordinatorResult(None, written, effects)
+        # Its timer is not cancelled: if this cannot be written, it rings again.
+        return CoordinatorResult(None, self._remove(group, member))
 
     # ---- questions --------------------------------------------------------------------------------------
 

@@ -109,6 +109,20 @@ def test_a_silent_member_is_fenced(world: ShareGroupsWorld) -> None:
     assert world.assigned("b") == {"t": [0, 1, 2, 3]}
 
 
+def test_a_silent_member_whose_end_cannot_be_written_is_fenced_later(world: ShareGroupsWorld) -> None:
+    settled(world, "a", "b")
+    world.pass_ms(SESSION_MS - 1)
+    world.beat("b")
+    world.group_log.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    world.pass_ms(1_000)
+    assert set(world.group().members) == {"a", "b"}
+    world.group_log.refuse(None)
+    world.pass_ms(1_000)
+    assert list(world.group().members) == ["b"]
+    world.beat("b")
+    assert world.assigned("b") == {"t": [0, 1, 2, 3]}
+
+
 def test_sessions_begin_anew_with_a_new_coordinator(world: ShareGroupsWorld) -> None:
     settled(world, "a")
     world.pass_ms(SESSION_MS - 1)
