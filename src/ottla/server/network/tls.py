@@ -333,7 +333,9 @@ class TlsConnection(Connection):
         """Hand on what has come, for as long as it may be served."""
         received, read = self._received, self._tls.read
         ended = False
-        while not self._reading_paused and not self._closing:
+        # When an answer could not be sent any more, a frame that has begun is dropped: what follows would be taken for
+        # frames, of whoever wrote it into this one. It stays sealed, as what a plain socket still has is not read.
+        while not self._reading_paused and not self._closing and not self._lost:
             # Without bytes there is nothing to ask for, and no exception to be paid for.
             if not received.pending and not self._has_rest:
                 is_done = self._with_content == self._records.begun and not self._held_back

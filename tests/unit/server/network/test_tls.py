@@ -734,3 +734,35 @@ def test_answers_of_all_sizes_arrive_as_they_are_however_they_are_taken(
             sender.close()
 
     asyncio.run(work())
+
+
+# ---- a client that is gone ------------------------------------------------------------------------------------
+
+
+def test_what_comes_behind_a_failed_answer_is_not_taken_for_requests(
+    authority: Authority,
+) -> None:
+    """A frame that is cut where the connection was lost has an end, which anybody may have written into a record."""
+    large = (300_000).to_bytes(4, "big") + bytes(300_000)
+    # Where the first read ends, a frame begins that is a part of another one's body.
+    body = FRAME * 1_000
+    seen: list[bytes] = []
+
+    def answer(connection: Connection, request: bytes) -> Answer:
+        seen.append(request)
+        if request == FRAME[4:]:
+            with socket.socket(fileno=os.dup(connection.descriptor)) as sock:
+                sock.shutdown(socket.SHUT_WR)  # as if the client had hung up
+        return echo(connection, request[:8])
+
+    async def scenario() -> None:
+        async with serving(authority.server_context(authority.issue()), answer) as server:
+            reader, writer = await server.connect(authority.client_context())
+            # After a large frame little is read at once.
+            writer.write(large)
+            await reader.readexactly(12)
+            writer.write(FRAME + len(body).to_bytes(4, "big") + body)
+            await until(lambda: not len(server.connections))
+        assert [len(each) for each in seen] == [300_000, 8]
+
+    run(scenario())
