@@ -130,6 +130,7 @@ def _tell(audit: "AuditLog", ctx: Context, request: Any, response: Any, failed: 
     }
     if ctx.forwarded_for is not None:
         fields["forwarded"] = True
+    response = getattr(response, "response", response)  # a large one is encoded already
     _tell_change(audit, fields, request, response, failed, is_large=ctx.is_large)
 
 

@@ -49,12 +49,14 @@ _HEAD = struct.Struct(">hhi")
 class Encoded:
     """A response whose body a handler has encoded itself, in chunks; it begins with a throttle time, if it has one."""
 
-    __slots__ = ("chunks", "throttle_time_ms")
+    __slots__ = ("chunks", "response", "throttle_time_ms")
 
-    def __init__(self, chunks: list[bytes], throttle_time_ms: int = 0) -> None:
+    def __init__(self, chunks: list[bytes], throttle_time_ms: int = 0, response: Any = None) -> None:
         self.chunks = chunks
         # As it is in there.
         self.throttle_time_ms = throttle_time_ms
+        # What is in there, where the audit log has to tell of it.
+        self.response = response
 
 
 class Dispatcher:

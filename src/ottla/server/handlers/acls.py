@@ -125,7 +125,7 @@ async def delete_acls(ctx: Context, request: DeleteAclsRequest) -> DeleteAclsRes
 async def _answer(ctx: Context, response: T, rules: int) -> T | Encoded:
     if rules < ENCODED_IN_A_THREAD:
         return response
-    return Encoded([await ctx.in_thread(encode, response, ctx.version)])
+    return Encoded([await ctx.in_thread(encode, response, ctx.version)], response=response)
 
 
 def _check_enabled(ctx: Context) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from tests.support.controller_node import ControllerNode
 from tests.support.controller_requests import FORWARDED
 from tests.unit.server.handlers.test_cluster_answers import BrokerServices
 
+from ottla.controller.result import RequestContext
 from ottla.metadata.delta import ImageBuilder
 from ottla.metadata.image import EMPTY_IMAGE, ClusterImage
 from ottla.metadata.records import AccessControlEntryRecord
@@ -22,18 +24,23 @@ from ottla.server.errors import CloseConnection, error_response
 from ottla.server.handlers import acls
 from ottla.server.handlers.acls import create_acls, delete_acls, describe_acls
 from ottla.server.network.connection import Listener
+from ottla.server.registry import routes
 from ottla.wire.codec import encode
 from ottla.wire.framing import RequestHeader
 from ottla.wire.messages.security.acls import (
     AclCreation,
     CreateAclsRequest,
     DeleteAclsFilter,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
     DeleteAclsRequest,
+    DeleteAclsResponse,
     DescribeAclsRequest,
     DescribeAclsResponse,
 )
 
 CREATE, DELETE = FORWARDED["create_acls"], FORWARDED["delete_acls"]
+DELETE_ACLS = 31
 EVERYBODY_MAY = StandardAuthorizer(allow_everyone_if_no_acl_found=True)
 
 
@@ -177,6 +184,46 @@ def test_a_large_answer_is_encoded_in_a_thread(monkeypatch: pytest.MonkeyPatch) 
         assert encoded.chunks == [encode(plain, 3)]
 
     run(work, rules())
+
+
+def test_what_a_large_answer_says_is_deleted_is_in_the_audit_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is bytes by then; without what is in them the whole change would be missing."""
+
+    async def work(node: ControllerNode) -> None:
+        node.services.authorizer = EVERYBODY_MAY
+        monkeypatch.setattr(acls, "ENCODED_IN_A_THREAD", 3)
+        rule = dict.fromkeys(("resource_type", "pattern_type", "operation", "permission_type"), 3)
+        matching = [
+            DeleteAclsMatchingAcl(
+                error_message=None, resource_name="a", principal=f"User:{name}", host="*", **rule
+            )
+            for name in "xyz"
+        ]
+
+        async def delete(request: DeleteAclsRequest, context: RequestContext) -> DeleteAclsResponse:
+            result = DeleteAclsFilterResult(error_message=None, matching_acls=matching)
+            return DeleteAclsResponse(filter_results=[result])
+
+        monkeypatch.setattr(node.controller, "delete_acls", delete, raising=False)
+        told: list[dict[str, Any]] = []
+        ctx = on(node, Listener.CONTROLLER)
+        ctx.header = RequestHeader(DELETE_ACLS, 3, 1, None)
+        audit: Any = SimpleNamespace(
+            changes=True,
+            changed=lambda fields, lines, things: told.extend({**fields, **each} for each in lines()),
+        )
+        ctx.connection.audit = audit
+        handler = routes(Listener.CONTROLLER)[DELETE_ACLS].handler
+        assert handler is not None
+        answer = await handler(ctx, DeleteAclsRequest(filters=[DeleteAclsFilter(**filter_fields())]))
+        assert isinstance(answer, Encoded)
+        assert [(line["result"], line["details"]["rule"]["principal"]) for line in told] == [
+            ("NONE", "User:x"),
+            ("NONE", "User:y"),
+            ("NONE", "User:z"),
+        ]
+
+    run(work)
 
 
 def test_what_not_even_the_sender_knows_ends_the_connection() -> None:
