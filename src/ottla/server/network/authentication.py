@@ -33,7 +33,7 @@ from ottla.wire.schema import schema_of
 
 # How long a client may take to prove who it is.
 AUTHENTICATION_S: Final = 30.0
-# Nobody proves it more often; who tries is answered as one who is through already.
+# Nobody begins to prove it again more often; who tries is answered as one who is through already.
 MIN_REAUTHENTICATION_S: Final = 1.0
 
 _API_KEY = struct.Struct(">h")
@@ -80,7 +80,7 @@ class SaslServerAuthenticator:
         self._exchange: SaslServer | None = None
         self._in_requests = False  # tokens come in SaslAuthenticate, not bare
         self._reauthenticating = False
-        self._began = 0.0
+        self._began_again = float("-inf")  # when it did so last
         self._session_ends: float | None = None
         connection.is_authenticated = False
         connection.must_be_ready_by = min(connection.must_be_ready_by, self._monotonic() + AUTHENTICATION_S)
@@ -177,7 +177,6 @@ class SaslServerAuthenticator:
         was_known = self._reauthenticating
         self._exchange = None
         self._reauthenticating = False
-        self._began = now
         connection.principal = principal
         connection.decisions = connection.quotas = None
         connection.is_authenticated = True
@@ -245,7 +244,7 @@ class SaslServerAuthenticator:
         (api_key,) = _API_KEY.unpack_from(view, start)
         if api_key == _HANDSHAKE and self._may_begin_again():
             self._reauthenticating = True
-            self._began = self._monotonic()
+            self._began_again = self._monotonic()
             connection.serve_by(self._authenticate)
             return self._authenticate(connection, view, start, stop)
         if self._session_ends is not None and self._monotonic() > self._session_ends:
@@ -256,8 +255,13 @@ class SaslServerAuthenticator:
         return connection.host.dispatch(connection, view, start, stop)
 
     def _may_begin_again(self) -> bool:
-        """Where sessions do not end nobody proves twice who they are: the handshake is served as any other request."""
-        return self._session_ends is not None and self._monotonic() - self._began >= MIN_REAUTHENTICATION_S
+        """Where sessions do not end nobody proves twice who they are: the handshake is served as any other request.
+
+        The first time may be at once: a credential may have expired by the end of the first second.
+        """
+        if self._session_ends is None:
+            return False
+        return self._monotonic() - self._began_again >= MIN_REAUTHENTICATION_S
 
 
 class _OtherMechanism:

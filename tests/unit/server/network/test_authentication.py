@@ -571,14 +571,35 @@ def whose_sessions_end() -> Users:
     return users
 
 
+def test_who_has_a_credential_that_is_about_to_expire_proves_it_again_within_the_first_second() -> None:
+    users = Users()
+    users.expires_at_ms = users.now_ms() + 900
+
+    async def scenario(server: Server, connect: Connect) -> None:
+        client = await connect()
+        await client.handshake()
+        assert (await client.log_in()).session_lifetime_ms == 900
+        server.clock += 0.8
+        users.expires_at_ms = users.now_ms() + 60_000  # it has another one by now
+        await client.handshake()
+        assert (await client.log_in()).session_lifetime_ms == 60_000
+        server.clock += 5
+        assert await client.who_am_i() == "User:alice"
+
+    run(scenario, users)
+
+
 @pytest.mark.parametrize(("users", "seconds"), [(whose_sessions_end(), 0.5), (Users(), 5.0)])
-def test_nobody_proves_it_again_within_a_second_or_in_a_session_that_does_not_end(
+def test_nobody_proves_it_twice_within_a_second_or_again_in_a_session_that_does_not_end(
     users: Users, seconds: float
 ) -> None:
     async def scenario(server: Server, connect: Connect) -> None:
         client = await connect()
         await client.handshake()
         await client.log_in()
+        if users.reauth_ms:
+            await client.handshake()
+            await client.log_in()
         server.clock += seconds
         client.writer.write(request_frame(SaslHandshakeRequest(mechanism="PLAIN"), 1, 7, "test"))
         assert await client.answer() == b"User:alice", "the broker's own handler answers"
