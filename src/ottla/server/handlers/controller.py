@@ -42,6 +42,7 @@ from ottla.wire.messages.admin.topics import (
     DeletableTopicResult,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    DeleteTopicState,
 )
 from ottla.wire.messages.fetch import FetchRequest
 from ottla.wire.messages.nodes.broker_lifecycle import (
@@ -172,21 +173,20 @@ async def _deletable(
     """The request without what may not be deleted, and what is answered to that.
 
     A name that may not be described is denied whether there is such a topic or not. What is named twice, or in both
-    ways, is for the controller to refuse. Nothing else is left to it that is not allowed: it may know topics already of
-    which this image does not tell.
+    ways, is for the controller to refuse; a state that is refused for having both does not count for the name in it.
+    Nothing else is left to it that is not allowed: it may know topics already of which this image does not tell.
     """
     image = ctx.node.image()
-    by_name = Counter([*request.topic_names, *(t.name for t in request.topics if t.name is not None)])
+    by_name = Counter([*request.topic_names, *(t.name for t in request.topics if _is_by_name(t))])
     by_id = Counter(t.topic_id for t in request.topics if t.name is None and t.topic_id != ZERO_UUID)
     known = {i: topic.name for i in by_id if (topic := image.topic_by_id(i)) is not None}
     names = [name for name in {*by_name, *known.values()} if name is not None]
     describable = await ctx.authorized_of_many(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
     deletable = await ctx.authorized_of_many(AclOperation.DELETE, ResourceType.TOPIC, names)
-    both = {t.name for t in request.topics if t.name is not None and t.topic_id != ZERO_UUID}
     denied: list[DeletableTopicResult] = []
     denied_names: list[str] = []
     for name, count in by_name.items():
-        if name is None or name in both or count > 1 or (name in describable and name in deletable):
+        if name is None or count > 1 or (name in describable and name in deletable):
             continue
         denied_names.append(name)
         is_absent = name in describable and image.topic(name) is None
@@ -203,9 +203,13 @@ async def _deletable(
         topics=[
             t
             for t in request.topics
-            if not (t.topic_id in denied_ids if t.name is None else t.name in refused)
+            if not (t.topic_id in denied_ids if t.name is None else _is_by_name(t) and t.name in refused)
         ],
     ), denied
+
+
+def _is_by_name(topic: DeleteTopicState) -> bool:
+    return topic.name is not None and topic.topic_id == ZERO_UUID
 
 
 def _kept(name: str | None, topic_id: Uuid, code: ErrorCode) -> DeletableTopicResult:

@@ -142,6 +142,24 @@ def test_names_that_one_may_describe_only_are_not_passed_on(listener: Listener) 
 
 
 @pytest.mark.parametrize("listener", list(Listener))
+def test_a_name_beside_a_state_with_name_and_id_is_judged(listener: Listener) -> None:
+    """The controller refuses that state, and would then find the name only once, and delete its topic."""
+
+    async def work(node: ControllerNode, context: Context) -> None:
+        by_name = DeleteTopicState(name="hidden", topic_id=ZERO_UUID)
+        malformed = DeleteTopicState(name="hidden", topic_id=ABSENT)
+        for states in ([by_name, malformed], [malformed, by_name, malformed]):
+            request = DeleteTopicsRequest(topics=states, timeout_ms=1)
+            response = await delete_topics(context, request)
+            (_, left, _), *_ = reversed(node.controller.asked)
+            assert left.topics == [state for state in states if state is malformed]
+            denials = [result for result in response.responses if result.error_code == DENIED]
+            assert [(result.name, result.topic_id) for result in denials] == [("hidden", ZERO_UUID)]
+
+    run(listener, work, rule(AclOperation.DELETE, "orders"))
+
+
+@pytest.mark.parametrize("listener", list(Listener))
 def test_an_id_tells_its_name_to_who_may_describe_it(listener: Listener) -> None:
     async def work(node: ControllerNode, context: Context) -> None:
         response = await delete_topics(context, deleting(ORDERS, HIDDEN, ABSENT))
