@@ -10,11 +10,18 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyiceberg.exceptions import CommitFailedException
 
 from ottla.spark.pipeline.declare import Delta, Iceberg, delta, iceberg
 from ottla.spark.pipeline.lake import delta as lake_delta
 from ottla.spark.pipeline.lake import iceberg as lake_iceberg
-from ottla.spark.pipeline.lake.common import TableMismatchError, as_stored, is_written, split_deleted
+from ottla.spark.pipeline.lake.common import (
+    GIVEN_UP,
+    TableMismatchError,
+    as_stored,
+    is_written,
+    split_deleted,
+)
 
 SCHEMA = pa.schema([("id", pa.int32()), ("v", pa.int32()), ("name", pa.string()), ("gone", pa.bool_())])
 
@@ -201,6 +208,23 @@ def test_a_commit_to_delta_that_looked_before_its_query_was_given_up_is_a_confli
     with pytest.raises(Exception, match=r"(?i)transaction") as caught:
         lake_delta._transact(target.sink, stale, [], CommitProperties(app_transactions=[Transaction(app, 1)]))
     assert lake_delta._is_conflict(caught.value)  # so that it looks again, and finds out
+
+
+@pytest.mark.parametrize("had_rows", [True, False])
+@pytest.mark.parametrize("rows", [numbers(1), numbers()])
+def test_a_commit_to_iceberg_that_looked_before_its_query_was_given_up_writes_nothing(
+    had_rows: bool, rows: pa.Table, tmp_path: Path
+) -> None:
+    target = IcebergTarget(tmp_path)
+    target.write(numbers(0) if had_rows else numbers(), 0)
+    catalog = lake_iceberg.open_catalog(target.sink)
+    by_pyiceberg, by_tasks = (catalog.load_table(target.sink.table) for _ in range(2))
+    target.give_up()
+    lake_iceberg.write(target.sink, "append", by_pyiceberg, rows, "q", 1)  # looks again, and leaves it
+    with pytest.raises(CommitFailedException):  # so that it looks again, and finds out
+        lake_iceberg._put(by_tasks, [], [], "q", 1)
+    assert target.mark() == GIVEN_UP
+    assert [row["n"] for row in target.rows()] == ([0] if had_rows else [])
 
 
 def test_types_are_stored_plainly() -> None:

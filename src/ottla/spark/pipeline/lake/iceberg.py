@@ -700,7 +700,21 @@ def _replace(
                     producer.delete_data_file(one)
                 for one in come:
                     producer.append_data_file(one)
-        transaction.set_properties(properties)
+        _mark(transaction, properties)
+
+
+def _mark(transaction: Transaction, properties: dict[str, str]) -> None:
+    """Properties of just the table that was looked at. For them alone a catalog does not ask what has been committed
+    meanwhile: a driver that looked before its query was given up would put its own mark in the place of that."""
+    from pyiceberg.table.refs import MAIN_BRANCH
+    from pyiceberg.table.update import AssertRefSnapshotId
+
+    # One that brings a snapshot asks so by itself.
+    if not any(isinstance(one, AssertRefSnapshotId) for one in transaction._requirements):
+        main = transaction.table_metadata.refs.get(MAIN_BRANCH)
+        expected: Any = {"ref": MAIN_BRANCH, "snapshot-id": None if main is None else main.snapshot_id}
+        transaction._stage((), (AssertRefSnapshotId(**expected),))
+    transaction.set_properties(properties)
 
 
 def _still_fits(sink: Iceberg, table: Table, wanted: pa.Schema, schema: int, spec: int) -> None:
@@ -848,8 +862,17 @@ def give_up(sink: Iceberg, query: str) -> bool:
         table = _open(catalog, sink)
         if table is None:
             return False
+        if mark_of(table, query) == GIVEN_UP:
+            return True
+        # In this copy of the metadata, not in the table: what another writer has committed is looked at.
+        table.metadata.properties[RETRIES] = "0"
         try:
-            _replace(table, (), (), {}, {BATCH_PROPERTY + query: str(GIVEN_UP)})
+            with table.transaction() as transaction:
+                # A snapshot without files: catalogs compare snapshots and not properties, so this is what makes the
+                # commit fail of whoever has looked at the table before.
+                with transaction.update_snapshot(snapshot_properties={SNAPSHOT_QUERY: query}).fast_append():
+                    pass
+                _mark(transaction, {BATCH_PROPERTY + query: str(GIVEN_UP)})
         except CommitFailedException:
             if attempt == ATTEMPTS - 1:
                 raise
@@ -883,7 +906,7 @@ def write(sink: Iceberg, mode: str, table: Table, rows: pa.Table, query: str, ba
                     rows,
                     {SNAPSHOT_QUERY: query, SNAPSHOT_BATCH: str(batch_id)},
                 )
-                transaction.set_properties({BATCH_PROPERTY + query: str(batch_id)})
+                _mark(transaction, {BATCH_PROPERTY + query: str(batch_id)})
             return
         except CommitFailedException:
             if attempt == ATTEMPTS - 1:
