@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -270,6 +271,31 @@ def test_a_zombie_of_the_same_query_adds_nothing_and_leaves_nothing(target: Any,
     write(table, numbers(1), 1)
     table.commit(stale, numbers(1), late, job, 1, "append")
     assert [row["n"] for row in table.rows()] == [0, 1]
+    assert parquet_files(tmp_path) == table.named()
+
+
+@TARGETS
+def test_a_zombie_that_was_faster_while_the_table_was_made_is_found_before_files_are_written(
+    target: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    types = pytest.importorskip("pyspark.sql.types")
+    table, batch = target(tmp_path), SimpleNamespace(schema=types.StructType().add("n", types.IntegerType()))
+    is_delta = target is DeltaTarget
+    lake: Any = lake_delta if is_delta else lake_iceberg
+    writer = (lake.DeltaWriter if is_delta else lake.IcebergWriter)(table.sink, "append", "")
+    prepared = lake._prepared
+
+    def faster(*given: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(lake, "_prepared", prepared)
+            write(table, numbers(1))
+            return table.prepare(numbers().schema)
+
+    monkeypatch.setattr(lake, "_prepared", faster)
+    monkeypatch.setattr(lake, "spread", lambda *_, **__: None)
+    monkeypatch.setattr(lake, "write_files", lambda _, job: write_rows(job, "0-0", numbers(1).to_batches()))
+    writer._write(batch, 0, "q")
+    assert table.rows() == [{"n": 1}]
     assert parquet_files(tmp_path) == table.named()
 
 

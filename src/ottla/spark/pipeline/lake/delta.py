@@ -208,6 +208,9 @@ class DeltaWriter:
         if sink.delete:
             wanted = wanted.remove(wanted.get_field_index(sink.delete))
         table = _prepared(sink, table, wanted)
+        # While it was made or got new columns, another driver of this query may have been faster.
+        if is_written(str(sink), table.transaction_version(app), batch_id, adopt=sink.adopt):
+            return table
         if sink.key and self._mode != "complete":
             return merge.merged(
                 merge.Request(

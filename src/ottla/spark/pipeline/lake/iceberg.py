@@ -408,6 +408,9 @@ class IcebergWriter:
         if sink.delete:
             wanted = wanted.remove(wanted.get_field_index(sink.delete))
         table = _prepared(catalog, sink, table, wanted)
+        # While it was made or got new columns, another driver of this query may have been faster.
+        if is_written(str(sink), mark_of(table, query), batch_id, adopt=sink.adopt):
+            return table
         if sink.key and self._mode != "complete":
             if _not_by_tasks(table):
                 log.info("%s is merged in the driver: %s", sink, _not_by_tasks(table))
