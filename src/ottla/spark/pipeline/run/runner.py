@@ -170,6 +170,8 @@ class Runner:
             ended = state.FAILED if problems else state.STOPPED if self._stop.is_set() else state.FINISHED
             for problem in problems:
                 self._log.say(f"failed: {problem}")
+            if not problems:
+                self._run = replace(self._run, session="")  # it has ended, with Spark
             with self._without_files():
                 self._write_state(ended, problems=tuple(problems), ended_ms=_now_ms())
             return 1 if problems else 0
@@ -365,12 +367,12 @@ class Runner:
             return session(f"ottla {spec.name}", spec.master, None, conf, log_file=spec.spark_log), True
 
     def _left_behind(self) -> str:
-        """The session of the run before on the same Spark Connect server, unless that run has ended it."""
+        """The session on the same Spark Connect server that the runs before have not ended."""
         before = self._home.run()
         # Tokens change, and are not kept: the server is the same one.
         if self._spec.remote is None or before is None or without_token(before.spark) != self._spec.spark:
             return ""
-        return "" if before.state in (state.STOPPED, state.FINISHED) else before.session
+        return before.session
 
     def _take_over(self, spark: SparkSession) -> None:
         """Note this session, for the next run; end the one of a run that died: its queries go on without it."""

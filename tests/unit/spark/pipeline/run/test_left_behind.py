@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from ottla.spark.cluster.preflight import ExecutorsDiffer
 from ottla.spark.pipeline.run import runner as module
 from ottla.spark.pipeline.run.runner import RunLog, Runner
 from ottla.spark.pipeline.run.spec import Spec
-from ottla.spark.pipeline.run.state import FINISHED, RUNNING, STOPPED, Home, Run
+from ottla.spark.pipeline.run.state import RUNNING, STOPPED, Home, Run
 from ottla.spark.session import SparkFailed
 
 SERVER = "sc://server:15002"
@@ -113,11 +114,9 @@ def test_a_server_is_the_same_one_whatever_the_token(world: World) -> None:
 @pytest.mark.parametrize(
     "before",
     [
-        replace(DIED, state=STOPPED),
-        replace(DIED, state=FINISHED),
         replace(DIED, spark="sc://another:15002"),
         replace(DIED, spark="local[*]"),
-        replace(DIED, session=""),
+        replace(DIED, session=""),  # it was ended with the run
         replace(DIED, session="new"),  # the user has named it, and it is this run's too
     ],
 )
@@ -133,6 +132,32 @@ def test_runs_that_have_no_session_hand_on_the_one_of_the_run_before(world: Worl
     for _ in range(2):
         assert world.run().session == "old"
     world.session = Session("new")
+    world.run()
+    assert world.closed == [(SERVER, "old")]
+
+
+def test_a_run_that_is_stopped_while_spark_starts_hands_it_on_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process ends at once, and what the run before has begun goes on on the server."""
+
+    class Exit(BaseException):
+        pass
+
+    def leave(_code: int) -> None:
+        raise Exit
+
+    world.before(DIED)
+    root = str(world.home.path.parent)
+    runner = Runner(Spec(str(world.file), "p", "b:1", root, "", "", remote=SERVER), RunLog(world.said))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "reach", lambda _: runner._asked())
+        patch.setattr(os, "_exit", leave)
+        with pytest.raises(Exit):
+            runner.run()
+    found = world.home.run()
+    assert found is not None
+    assert (found.state, world.closed) == (STOPPED, [])
     world.run()
     assert world.closed == [(SERVER, "old")]
 
