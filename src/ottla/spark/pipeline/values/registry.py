@@ -19,10 +19,12 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import errno
 import hashlib
 import json
 import re
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -71,6 +73,8 @@ BY_TOPIC, BY_RECORD, BY_BOTH = "TopicNameStrategy", "RecordNameStrategy", "Topic
 STRATEGIES = (BY_TOPIC, BY_RECORD, BY_BOTH)
 PROTO_TEXT = "schema.proto"
 _NAMED = ("record", "error", "enum", "fixed")
+# What a name of a file provokes; other errors are the machine's.
+_OF_NAMES = frozenset({errno.ENAMETOOLONG, errno.EEXIST, errno.ENOTDIR, errno.EISDIR})
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -252,8 +256,15 @@ def _compiled_text(client: RegistryClient, schema: Schema) -> tuple[bytes, str] 
                 raise DeclarationError(
                     f"the registry's schema refers to {name!r}, which is no name of a file"
                 )
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+            except OSError as error:
+                if error.errno not in _OF_NAMES:
+                    raise
+                raise DeclarationError(
+                    f"the registry's schema refers to {name!r}: {error.strerror}"
+                ) from None
         return protobuf.compiled(top / PROTO_TEXT), PROTO_TEXT
 
 
@@ -480,8 +491,8 @@ def decoder_of(number: int, reading: Reading, *, again: bool = False) -> Decoder
     else:
         try:
             made = reading.decoder(schema)
-        except RegistryError:
-            raise
+        except (RegistryError, OSError, MemoryError, subprocess.TimeoutExpired):
+            raise  # of this machine (protoc wants room on a disk, a process, time), and so the task's
         except Exception as error:  # noqa: BLE001 - whatever a writer's schema provokes is an error of its values
             made = _refusing(f"has schema id {number}, whose schema cannot be used: {avro.error_text(error)}")
     if len(_decoders) >= MAX_DECODERS:

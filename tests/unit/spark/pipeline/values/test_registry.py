@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import pickle
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -409,6 +411,41 @@ def test_a_protobuf_schema_that_only_protoc_reads(
     made = codec_for(server, "protobuf", schema="order.desc", message="shop.Order", base=tmp_path)
     (one,) = read(made, frame(number) + b"\x02\x02" + order_class()(id=7).SerializeToString())
     assert (one["error"], one["data"]["id"]) == (None, 7)
+
+
+def test_a_machine_that_cannot_read_a_schema_now_says_nothing_of_its_values(
+    server: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task fails, and is tried again: nobody would have the record otherwise, if the other query can read it."""
+    number = server.register("orders-value", 'syntax = "proto3"; message A { int32 n = 1; }', "PROTOBUF")
+    made, value = codec_for(server, "protobuf"), frame(number) + b"\0" + b"\x08\x07"
+    assert made.columns.simpleString() == "struct<n:int>"
+    errors = [OSError(errno.ENOSPC, "No space left on device"), subprocess.TimeoutExpired("protoc", 60)]
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "descriptors_of", lambda *_: raising(errors[0]))
+        while errors:
+            with pytest.raises(type(errors[0])):
+                read(made, value)
+            del errors[0]
+    (one,) = read(made, value)
+    assert (one["error"], one["data"]["n"]) == (None, 7)
+
+
+def raising(error: Exception) -> None:
+    raise error
+
+
+def test_a_schema_that_refers_to_what_is_no_name_of_a_file(
+    server: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is the schema's own, however the machine is."""
+    monkeypatch.setattr(registry.shutil, "which", lambda name: name)
+    server.register("long", 'edition = "2023";', "PROTOBUF")
+    client = RegistryClient(RegistrySettings((server.url,)))
+    text = 'edition = "2023"; message A {}'
+    number = client.register("orders-value", Schema(PROTOBUF, text, (Reference("x" * 300, "long", 1),)))
+    (one,) = read(codec_for(server, "protobuf", schema=order_class()), frame(number) + b"\0")
+    assert "whose schema cannot be used: the registry's schema refers to 'xxx" in one["error"]
 
 
 def test_a_protobuf_schema_that_is_broken(server: Registry) -> None:
