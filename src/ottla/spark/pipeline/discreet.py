@@ -107,6 +107,9 @@ class DiscreetStream:
     def write(self, text: str) -> int:
         return self._stream.write(self._hide(text))
 
+    def writelines(self, lines: Iterable[str]) -> None:
+        self.write("".join(lines))
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 

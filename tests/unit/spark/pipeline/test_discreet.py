@@ -32,7 +32,8 @@ def test_what_others_say_is_cleared_of_secrets() -> None:
     out = io.StringIO()
     stream = DiscreetStream(out, hide)
     print(f"said {PASSWORD}", file=stream, flush=True)  # type: ignore[call-overload]
-    assert out.getvalue() == "said ***\n"
+    stream.writelines(["and ", PASSWORD, "\n", PASSWORD[:5], PASSWORD[5:], "\n"])
+    assert out.getvalue() == "said ***\nand ***\n***\n"
     secrets = {"A": PASSWORD}
     with pytest.raises(RuntimeError, match=r"^ValueError: no \*\*\* here$") as caught, discreetly(secrets):
         raise ValueError(f"no {PASSWORD} here")
