@@ -392,5 +392,7 @@ def _take_timestamp(now: Narrowing, kind: str, value: Any) -> Narrowing | None:
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     # Records have milliseconds: rounding down never leaves out one that matches.
-    from_ms = max((value - _EPOCH) // timedelta(milliseconds=1), 0)
+    from_ms = (value - _EPOCH) // timedelta(milliseconds=1)
+    if from_ms < 0:
+        return now  # a record without a timestamp has -1, which brokers do not find by time
     return replace(now, timestamp_from_ms=max(now.timestamp_from_ms or 0, from_ms))

@@ -64,6 +64,7 @@ def test_a_time_to_begin_at_is_looked_up_and_applied_again() -> None:
     "each",
     [
         LessThan(("timestamp",), datetime(2026, 1, 1, tzinfo=UTC)),
+        GreaterThan(("timestamp",), datetime(1969, 12, 31, tzinfo=UTC)),  # what has no timestamp is later
         GreaterThan(("timestamp",), datetime(2026, 1, 1)),
         Not(EqualTo(("partition",), 0)),
         IsNull(("offset",)),
