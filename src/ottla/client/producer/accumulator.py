@@ -107,6 +107,7 @@ class ProducerBatch:
         "is_done",
         "log_append_time_ms",
         "not_before_ms",
+        "parts",
         "producer_epoch",
         "producer_id",
         "record_count",
@@ -142,6 +143,9 @@ class ProducerBatch:
         self.sequence_was_reset = False
         self.encoded = encoded
         self.has_callbacks = False
+        self.parts: list[
+            ProducerBatch
+        ] = []  # what goes in its place since it was split: it is never done itself
         self.is_done = False
         self.error: KafkaError | None = None
         self.base_offset: int = NO_OFFSET
@@ -188,6 +192,7 @@ class ProducerBatch:
             part.deliveries.append(delivery)
             part.record_count += 1
             part.size_bytes += size
+        self.parts = parts
         return parts
 
     def finish(self, base_offset: int, log_append_time_ms: int, error: KafkaError | None) -> None:

@@ -139,9 +139,9 @@ class AsyncProducer(AsyncClient):
             waiting: deque[ProducerBatch] = deque(accumulator.incomplete)
 
         def flushed() -> bool:
-            while waiting and waiting[0].is_done:
-                waiting.popleft()
-            return not waiting or all(batch.is_done for batch in waiting)
+            while waiting and (waiting[0].is_done or waiting[0].parts):
+                waiting.extendleft(reversed(waiting.popleft().parts))
+            return not waiting
 
         try:
             if not await driver.until(flushed, limit):

@@ -1,0 +1,48 @@
+"""The producer with its driver: what whoever waits for it sees."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.unit.client.stub_broker import StubBroker
+
+from ottla.client.blocking import Producer
+from ottla.model.errors import ErrorCode
+from ottla.model.ids import TopicPartition
+from ottla.wire.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+
+@pytest.fixture
+def broker() -> Iterator[StubBroker]:
+    with StubBroker() as running:
+        running.cluster.create("t", 2)
+        yield running
+
+
+def take_no_more_than(broker: StubBroker, size_bytes: int) -> None:
+    """Batches of partition 0 that are larger are refused."""
+    real = broker.cluster.handlers[ProduceRequest]
+
+    def limited(node: int, request: Any, version: int) -> Any:
+        (topic,) = request.topic_data
+        if len(topic.partition_data[0].records) <= size_bytes:
+            return real(node, request, version)
+        refused = PartitionProduceResponse(index=0, error_code=ErrorCode.MESSAGE_TOO_LARGE, base_offset=-1)
+        answer = TopicProduceResponse(topic_id=topic.topic_id, name="t", partition_responses=[refused])
+        return ProduceResponse(responses=[answer])
+
+    broker.cluster.handlers[ProduceRequest] = limited
+
+
+def test_a_flush_waits_for_the_parts_of_a_batch_that_was_too_large(broker: StubBroker) -> None:
+    take_no_more_than(broker, 1_000)
+    with Producer(bootstrap_servers=broker.address, linger_ms=10_000, batch_size=10_000) as producer:
+        deliveries = [producer.send("t", b"%d" % n + b"x" * 300, partition=0) for n in range(20)]
+        producer.flush(10_000)
+        assert [delivery.metadata().offset for delivery in deliveries] == list(range(20))
+    assert broker.cluster.partition(TopicPartition("t", 0)).end == 20
