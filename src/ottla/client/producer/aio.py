@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import asynccontextmanager
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from ottla.client.base import AsyncClient
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from ottla.security.encryption import Sealer
 
 Text = bytes | str | None
+_LATEST_MS = 2**63 - 1
 
 
 class AsyncDelivery(Delivery):
@@ -257,6 +259,8 @@ def prepare(
         key = as_bytes(key, "key")
     if timestamp_ms is None:
         timestamp_ms = time.time_ns() // 1_000_000
+    elif not 0 <= index(timestamp_ms) <= _LATEST_MS:  # a float is a TypeError
+        raise ValueError(f"a timestamp is a number of milliseconds, from 0 to 2^63 - 1, not {timestamp_ms}")
     if not headers:
         return timestamp_ms, key, value, ()
     pairs = headers.items() if isinstance(headers, Mapping) else headers

@@ -20,6 +20,7 @@ from ottla.client.producer.accumulator import ProducerBatch, RecordAccumulator
 from ottla.client.producer.identity import ProducerIdentity
 from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import NO_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP, ZERO_UUID, TopicPartition, Uuid
+from ottla.model.tasks import report
 from ottla.net.peers import Node
 from ottla.records.batch import HEADER_SIZE
 from ottla.records.compression import NONE
@@ -195,15 +196,20 @@ class Sender:
 
     def _send(self, node_id: int, batches: list[ProducerBatch], now: float) -> None:
         settings = self._settings
-        transactional = settings.transactional_id is not None
         for batch in batches:
+            if batch.is_done:
+                continue  # another one could not be encoded, and took it along
             if self.identity is not None:
                 self.identity.number(batch)
-            if batch.encoded is None:
-                batch.encode(settings.codec, settings.compression_level, transactional=transactional)
+            if batch.encoded is None and (error := self._encode(batch)) is not None:
+                self._fail(batch, error, number_is_free=True)
+                continue
             batch.attempts += 1
             if settings.in_order:
                 self._muted.add(batch.tp)
+        batches = [batch for batch in batches if not batch.is_done]
+        if not batches:
+            return
         ids = {batch.tp.topic: self._places.topic_id(batch.tp) for batch in batches}
         at_most = None if ZERO_UUID not in ids.values() else PRODUCE_WITH_TOPIC_IDS - 1
         if self.membership is not None and not self.membership.is_v2:
@@ -216,6 +222,17 @@ class Sender:
                     self._fail(batch, error, number_is_free=False)
             return
         self._transmit(node_id, batches, ids, version, now)
+
+    def _encode(self, batch: ProducerBatch) -> KafkaError | None:
+        """Make the batch's bytes; the error if there are none to be made of what the application gave."""
+        settings = self._settings
+        transactional = settings.transactional_id is not None
+        try:
+            batch.encode(settings.codec, settings.compression_level, transactional=transactional)
+        except Exception as error:  # noqa: BLE001 - a boundary: the batches of others go out all the same
+            report(error, name=f"encoding a batch for {batch.tp}", owner="the producer")
+            return KafkaError(ErrorCode.INVALID_RECORD, f"{batch.tp}: the batch cannot be encoded: {error}")
+        return None
 
     def _transmit(
         self, node_id: int, batches: list[ProducerBatch], ids: dict[str, Uuid], version: int, now: float

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.client.stub_broker import StubBroker
 
 from ottla.client.blocking import Producer
-from ottla.model.errors import ErrorCode
+from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.wire.messages.produce import (
     PartitionProduceResponse,
@@ -46,3 +46,25 @@ def test_a_flush_waits_for_the_parts_of_a_batch_that_was_too_large(broker: StubB
         producer.flush(10_000)
         assert [delivery.metadata().offset for delivery in deliveries] == list(range(20))
     assert broker.cluster.partition(TopicPartition("t", 0)).end == 20
+
+
+@pytest.mark.parametrize("timestamp_ms", [1_700_000_000_000.5, 2**63, -1])
+def test_a_timestamp_that_no_record_can_have_is_refused_at_once(
+    broker: StubBroker, timestamp_ms: Any
+) -> None:
+    with Producer(bootstrap_servers=broker.address) as producer:
+        with pytest.raises((TypeError, ValueError), match=r"timestamp|float"):
+            producer.send("t", b"bad", timestamp_ms=timestamp_ms)
+        assert producer.send("t", b"latest", timestamp_ms=2**63 - 1).result(10_000).offset == 0
+
+
+def test_a_batch_that_cannot_be_encoded_fails_alone(broker: StubBroker) -> None:
+    with Producer(bootstrap_servers=broker.address, linger_ms=10_000) as producer:
+        bad = producer.send("t", b"bad", partition=0, headers=[("\ud800", b"")])
+        others = [producer.send("t", b"good", partition=1)]
+        producer.flush(10_000)
+        others.append(producer.send("t", b"later", partition=0))
+        producer.flush(10_000)
+        with pytest.raises(KafkaError, match="t-0: the batch cannot be encoded"):
+            bad.metadata()
+        assert [delivery.metadata()[1:3] for delivery in others] == [(1, 0), (0, 0)]
