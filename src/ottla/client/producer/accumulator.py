@@ -20,6 +20,7 @@ from ottla.model.ids import (
     NO_TIMESTAMP,
     TopicPartition,
 )
+from ottla.model.tasks import report
 from ottla.records.batch import HEADER_SIZE, is_after, stamp_batch
 from ottla.records.record import build_batch
 
@@ -87,7 +88,10 @@ class Delivery:
     def _finished(self) -> None:
         callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
-            callback(self)
+            try:
+                callback(self)
+            except Exception as error:  # noqa: BLE001 - the application's: the client has other answers to see to
+                report(error, name="a delivery callback", owner="the producer")
 
 
 class ProducerBatch:

@@ -421,6 +421,18 @@ def test_callbacks_hear_of_success_and_failure_once() -> None:
     assert heard == [ErrorCode.INVALID_RECORD, 0, "late"]
 
 
+def test_a_callback_that_fails_keeps_no_other_from_its_outcome() -> None:
+    rig = Rig(partitions=2)
+    deliveries = [rig.send(b"%d" % p, partition=p) for p in (0, 1)]
+    heard: list[int] = []
+    for delivery in deliveries:
+        delivery.add_done_callback(lambda _: 1 / 0)
+        delivery.add_done_callback(lambda d: heard.append(d.metadata().partition))
+    rig.settle(deliveries)
+    assert sorted(heard) == [0, 1]
+    assert len(rig.produce_requests()) == 1
+
+
 def test_without_a_producer_id_nothing_can_be_sent() -> None:
     rig = Rig()
     code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
