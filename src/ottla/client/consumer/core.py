@@ -224,6 +224,7 @@ class PositionFinder:
     def validate(self, now: float) -> None:
         """After a change of leader, see that the log still holds what we have read (KIP-320)."""
         epochs: dict[TopicPartition, int] = {}
+        asked_at: dict[TopicPartition, int] = {}
         for tp, state in self._positions.items():
             current = self._metadata.leader_epoch(tp)
             if state.position is None or state.validating or current <= state.validated_epoch:
@@ -232,16 +233,24 @@ class PositionFinder:
                 state.validated_epoch = current  # nothing read yet, nothing to check
                 continue
             state.validating = True
-            epochs[tp] = state.offset_epoch
-        if epochs:
-            question = epoch_end_question(epochs, self._metadata)
-            LeaderFanout(self._network, epochs, question, self._on_epoch_end, float("inf"))
+            epochs[tp], asked_at[tp] = state.offset_epoch, state.position
+        if not epochs:
+            return
 
-    def _on_epoch_end(self, tp: TopicPartition, end: Any, error: KafkaError | None, now: float) -> None:
+        def answered(tp: TopicPartition, end: Any, error: KafkaError | None, now: float) -> None:
+            self._on_epoch_end(tp, asked_at[tp], end, error)
+
+        question = epoch_end_question(epochs, self._metadata)
+        LeaderFanout(self._network, epochs, question, answered, float("inf"))
+
+    def _on_epoch_end(self, tp: TopicPartition, asked_at: int, end: Any, error: KafkaError | None) -> None:
         state = self._positions.get(tp)
         if state is None or not state.validating:
             return
         state.validating = False
+        if state.position != asked_at:
+            # The application has taken what was fetched before, perhaps of later epochs: the next turn asks again.
+            return
         state.validated_epoch = self._metadata.leader_epoch(tp)
         if error is not None:
             if not isinstance(error, UnsupportedVersion):

@@ -343,6 +343,24 @@ def test_a_log_cut_short_takes_the_position_back() -> None:
     assert values(rig.read(2)) == [b"other5", b"other6"]
 
 
+def test_what_is_taken_while_the_position_is_checked_is_not_taken_for_cut_off() -> None:
+    rig = Rig((1, 2))
+    partition = rig.topic.partitions[0]
+    fill(partition, b"epoch 0", b"epoch 0")
+    partition.epoch = 1
+    fill(partition, b"epoch 1", b"epoch 1")
+    rig.assign()
+    assert rig.cluster.run(lambda: rig.consumer.at(TP).fetch_offset == 4)
+    got = [record for records in rig.consumer.drain(1).values() for record in records]
+    partition.leader, partition.epoch = 2, 2
+    rig.core.metadata.invalidate()
+    assert rig.cluster.run(lambda: rig.consumer.at(TP).validating)
+    got += rig.read(4)
+    fill(partition, b"epoch 2")
+    got += rig.read(1)
+    assert [record.offset for record in got] == [0, 1, 2, 3, 4]
+
+
 def test_a_log_cut_short_is_an_error_without_a_policy() -> None:
     rig = Rig((1, 2), auto_offset_reset="none")
     partition = rig.topic.partitions[0]
