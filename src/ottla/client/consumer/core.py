@@ -83,6 +83,7 @@ class PartitionPosition:
         self.needs_committed = False
         self.position = self.fetch_offset = offset
         self.offset_epoch = offset_epoch
+        self.validated_epoch = NO_LEADER_EPOCH  # another position was
         self.reset = None
         self.looking_up = self.validating = False
         self.attempts = 0
@@ -267,6 +268,7 @@ class PositionFinder:
                 )
             )
         state.seek(end.end_offset, end.leader_epoch)
+        state.validated_epoch = self._metadata.leader_epoch(tp)
 
 
 Records = dict[TopicPartition, list[ConsumerRecord]]

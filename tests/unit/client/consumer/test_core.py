@@ -361,6 +361,20 @@ def test_what_is_taken_while_the_position_is_checked_is_not_taken_for_cut_off() 
     assert [record.offset for record in got] == [0, 1, 2, 3, 4]
 
 
+def test_a_position_that_comes_with_an_epoch_is_checked_also_in_the_middle() -> None:
+    rig = Rig()
+    partition = rig.topic.partitions[0]
+    numbers(partition, 5)
+    partition.epoch = 1
+    numbers(partition, 5)
+    rig.assign()
+    rig.read(10)
+    # Kept by the application since before the log was cut at 5 and went on under epoch 1.
+    rig.consumer.seek(TP, 8, leader_epoch=0)
+    assert [record.offset for record in rig.read(5)] == [5, 6, 7, 8, 9]
+    assert len(rig.cluster.requests(OffsetForLeaderEpochRequest)) == 1
+
+
 def test_a_log_cut_short_is_an_error_without_a_policy() -> None:
     rig = Rig((1, 2), auto_offset_reset="none")
     partition = rig.topic.partitions[0]
