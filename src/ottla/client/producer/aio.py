@@ -213,11 +213,13 @@ class AsyncProducer(AsyncClient):
     async def _finish(self, operation: Operation, timeout_ms: float | None) -> None:
         self.wake()
         limit = self._max_block_ms if timeout_ms is None else timeout_ms
+        operation.is_left = True  # until it is known here how it ended
         if not await self.driver.until(lambda: operation.is_done, limit):
             failures = self.core.describe_failures()
             raise TimedOut(
                 f"{operation.name} is not done after {limit:g} ms" + (f" ({failures})" if failures else "")
             )
+        operation.is_left = False
         if operation.error is not None:
             raise operation.error
 

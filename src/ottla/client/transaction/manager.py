@@ -86,13 +86,16 @@ _FATAL_FOR_A_BATCH = frozenset(
 
 
 class Operation:
-    """Something that takes a while: `is_done` when it is over, `error` if it failed."""
+    """Something that takes a while: `is_done` when it is over, `error` if it failed.
 
-    __slots__ = ("error", "is_done", "name")
+    `is_left` while nobody has heard the outcome who might ask for it again: the wait for it ended before it did.
+    """
+
+    __slots__ = ("error", "is_done", "is_left", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.is_done = False
+        self.is_done = self.is_left = False
         self.error: KafkaError | None = None
 
     def finish(self, error: KafkaError | None = None) -> None:
@@ -339,8 +342,8 @@ class TransactionManager:
 
     def init(self, now: float) -> Operation:
         """Take over the transactional id: whatever an older producer left open is aborted."""
-        if self.state is State.INITIALIZING and self._operation is not None:
-            return self._operation
+        if (pending := self._pending(State.INITIALIZING, "init_transactions")) is not None:
+            return pending
         self._require(State.UNINITIALIZED)
         self._become(State.INITIALIZING)
         operation = self._operation = Operation("init_transactions")
@@ -359,6 +362,7 @@ class TransactionManager:
         self._require(State.READY)
         self.partitions.begin(is_v2=self._network.feature_level(TRANSACTION_VERSION) >= 2)
         self._is_started = self._needs_epoch = False
+        self._operation = None  # nobody comes back for the one before
         self.offsets.begin()
         self.error = None
         self._become(State.IN_TRANSACTION)
@@ -375,19 +379,26 @@ class TransactionManager:
         return self.offsets.send(dict(offsets), group)
 
     def commit(self, now: float) -> Operation:
-        if self.state is State.COMMITTING and self._operation is not None:
-            return self._operation  # asked again after a timeout
+        if (pending := self._pending(State.COMMITTING, "commit_transaction")) is not None:
+            return pending
         self._require(State.IN_TRANSACTION)
         return self._end(State.COMMITTING, "commit_transaction")
 
     def abort(self, now: float) -> Operation:
-        if self.state is State.ABORTING and self._operation is not None:
-            return self._operation
+        if (pending := self._pending(State.ABORTING, "abort_transaction")) is not None:
+            return pending
         self._require(State.IN_TRANSACTION, State.ABORTABLE)
         operation = self._end(State.ABORTING, "abort_transaction")
         self.partitions.clear()
         self._producer.abort_unsent(TransactionAborted())
         return operation
+
+    def _pending(self, state: State, name: str) -> Operation | None:
+        """The operation that is asked for again after a timeout: under way, or over by now."""
+        operation = self._operation
+        if operation is None or operation.name != name:
+            return None
+        return operation if self.state is state or operation.is_left else None
 
     def _end(self, state: State, name: str) -> Operation:
         self._become(state)

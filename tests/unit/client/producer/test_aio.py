@@ -1,12 +1,16 @@
 """The producer with its driver: what whoever waits for it sees."""
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.unit.client.fake_groups import FakeGroups
 from tests.unit.client.stub_broker import StubBroker
 
 from ottla.client.blocking import Producer
+from ottla.client.errors import StateError, TimedOut
+from ottla.client.transaction.manager import State
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.wire.messages.produce import (
@@ -15,6 +19,7 @@ from ottla.wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from ottla.wire.messages.transactions import EndTxnRequest
 
 
 @pytest.fixture
@@ -68,3 +73,29 @@ def test_a_batch_that_cannot_be_encoded_fails_alone(broker: StubBroker) -> None:
         with pytest.raises(KafkaError, match="t-0: the batch cannot be encoded"):
             bad.metadata()
         assert [delivery.metadata()[1:3] for delivery in others] == [(1, 0), (0, 0)]
+
+
+def test_a_commit_that_ends_after_its_timeout_may_be_asked_for_again(broker: StubBroker) -> None:
+    groups = FakeGroups(broker.cluster)
+    answered, real = threading.Event(), broker.cluster.handlers[EndTxnRequest]
+
+    def slow(node: int, request: Any, version: int) -> Any:
+        answered.wait(30)
+        return real(node, request, version)
+
+    broker.cluster.handlers[EndTxnRequest] = slow
+    with Producer(bootstrap_servers=broker.address, transactional_id="x") as producer:
+        producer.init_transactions()
+        twin = producer._twin
+        for number in range(2):
+            answered.clear()
+            producer.begin_transaction()
+            producer.send("t", b"%d" % number, partition=0)
+            with pytest.raises(TimedOut):
+                producer.commit_transaction(timeout_ms=100)
+            answered.set()
+            assert producer._run(twin.driver.until(lambda: twin._transactions().state is State.READY, 30_000))
+            producer.commit_transaction()
+            with pytest.raises(StateError, match="between transactions"):
+                producer.commit_transaction()
+    assert [committed for committed, _ in groups.ended] == [True, True]
