@@ -8,7 +8,7 @@ long as what waits is less than fetch_max_bytes. A RequestManager of the network
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from ottla.client.config import ConsumerConfig
@@ -283,7 +283,7 @@ class ConsumerCore:
         self._config = config
         self._positions: dict[TopicPartition, PartitionPosition] = {}
         self._fetched: deque[FetchedRecords] = deque()
-        self.buffered_bytes = 0  # how much waits to be taken
+        self.buffered_bytes = 0  # how much waits to be taken, also for partitions that are paused
         self._errors: deque[KafkaError] = deque()
         self._fetcher = Fetcher(network, _fetch_settings(config), self)
         self._opener = config.opener()
@@ -429,6 +429,10 @@ class ConsumerCore:
         state = self._positions.get(fetched.tp)
         return state is not None and not state.paused and not state.held
 
+    def _drainable_bytes(self) -> int:
+        """What waits, without that of paused partitions, which nobody takes."""
+        return sum(fetched.size_bytes for fetched in self._fetched if self._is_drainable(fetched))
+
     def _take(self, fetched: FetchedRecords, limit: int, out: Records) -> int:
         """Move records from one fetch to `out`; puts the rest of the fetch back at the front."""
         state = self._positions[fetched.tp]
@@ -488,10 +492,15 @@ class ConsumerCore:
     def _fetches(self, now: float) -> dict[int, dict[TopicPartition, FetchSpec]]:
         """What to fetch from whom; brokers with a fetch in flight, or backing off, are left alone."""
         by_node: dict[int, dict[TopicPartition, FetchSpec]] = {}
-        if self.buffered_bytes >= self._config.fetch_max_bytes:
-            return by_node
+        limit = self._config.fetch_max_bytes
+        have_enough: Collection[TopicPartition] = ()
+        if self.buffered_bytes >= limit:
+            if self._drainable_bytes() >= limit:
+                return by_node
+            # What paused partitions have does not keep others waiting, but each of those is fetched once only.
+            have_enough = {fetched.tp for fetched in self._fetched}
         for tp, state in self._positions.items():
-            if not state.is_fetchable(now):
+            if not state.is_fetchable(now) or tp in have_enough:
                 continue
             node_id = self._node_for(tp, state, now)
             if node_id is None:

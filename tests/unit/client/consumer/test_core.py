@@ -223,6 +223,23 @@ def test_pause_holds_what_is_there_and_fetches_no_more() -> None:
     assert [r.partition for r in rig.read(5)] == [0] * 5
 
 
+def test_what_waits_for_a_paused_partition_holds_up_no_other() -> None:
+    rig = Rig(partitions=2, fetch_max_bytes=5_000, max_partition_fetch_bytes=5_000)
+    fill(rig.topic.partitions[0], *[b"x" * 600] * 10)
+    rig.assign(0, 1)
+    assert rig.cluster.run(lambda: rig.consumer.buffered_bytes >= 5_000)
+    rig.consumer.pause([TP])
+    fill(rig.topic.partitions[1], b"y")
+    assert values(rig.read(1)) == [b"y"]
+    # Nor does memory grow without end: the other partition gets one fetch ahead.
+    for _ in range(20):
+        fill(rig.topic.partitions[1], b"y" * 3_000)
+    rig.cluster.run_for(5_000)
+    assert rig.consumer.buffered_bytes < 5_000 + 2_000 + 5_000
+    rig.consumer.resume([TP])
+    assert len(rig.read(30)) == 30
+
+
 def test_assigning_anew_keeps_positions_of_what_stays() -> None:
     rig = Rig(partitions=2)
     numbers(rig.topic.partitions[0], 5)
