@@ -393,8 +393,13 @@ class LogCleanerManager:
         try:
             stats = await self._run(cleaning, thread)
         except CleaningAbortedError as error:
-            logger.info("cleaning of %s was aborted: %s", tp, error)
+            if cleaning.aborted:
+                logger.info("cleaning of %s was aborted: %s", tp, error)
+            else:
+                # Killed by the system for want of memory, as a rule: at once it would only be killed again.
+                logger.error("cleaning of %s came to nothing; it will be tried again: %s", tp, error)
             await self._discard(cleaning)
+            return cleaning.aborted
         except OSError as error:
             await self._disk_failed(cleaning, error)
             return False

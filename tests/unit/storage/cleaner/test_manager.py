@@ -685,6 +685,22 @@ def test_a_full_disk_is_tried_again_and_another_disk_error_takes_the_directory_o
     run(test)
 
 
+def test_after_a_worker_that_was_killed_by_the_system_there_is_a_rest(
+    dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For want of memory, as a rule: the next one would have no more of it."""
+
+    async def test() -> None:
+        async with running(dir) as manager:
+            dirty_log(manager)
+            killed = CleaningAbortedError("the cleaner's process ended with status -9")
+            assert not await manager.cleaner.clean_dirtiest(Raising(killed))
+            assert await manager.cleaner.clean_dirtiest(ThreadRunner())
+
+    run(test)
+    assert [r.levelname for r in caplog.records if "status -9" in r.message] == ["ERROR"]
+
+
 def test_a_worker_reports_the_disk_error_it_met(dir: Path) -> None:
     async def test() -> None:
         async with running(dir) as manager:
