@@ -815,7 +815,12 @@ class LogManager:
         """The high watermarks checkpointed before the broker stopped."""
         merged: dict[TopicPartition, int] = {}
         for log_dir in self.dirs.online:
-            merged.update(loading.read_or_empty(log_dir.high_watermarks))
+            try:
+                merged.update(loading.read_or_empty(log_dir.high_watermarks))
+            except OSError as error:
+                if is_out_of_files(error):
+                    raise
+                self.fail_dir(log_dir, error)
         return merged
 
     # -- description (KIP-113, KIP-827) --

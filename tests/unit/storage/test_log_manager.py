@@ -908,3 +908,23 @@ def test_high_watermarks_are_kept_per_directory_and_read_back(tmp_path: Path) ->
     run(test)
     assert offsets(one / "replication-offset-checkpoint") == {a: 5}
     assert offsets(two / "replication-offset-checkpoint") == {b: 6}
+
+
+def test_high_watermarks_that_cannot_be_read_take_the_directory_offline_and_not_the_node(
+    tmp_path: Path,
+) -> None:
+    one, two = formatted(tmp_path / "1"), formatted(tmp_path / "2")
+    b = TopicPartition("b", 0)
+
+    async def test() -> None:
+        async with running(one, two) as manager:
+            manager.get_or_create(TP, TOPIC_ID, directory_id=manager.dirs[0].id)
+            manager.get_or_create(b, TOPIC_ID, directory_id=manager.dirs[1].id)
+            await manager.checkpoint_high_watermarks({TP: 5, b: 6}.get)
+            (one / "replication-offset-checkpoint").unlink()
+            (one / "replication-offset-checkpoint").mkdir()  # reading it is an error of the disk's
+            assert manager.read_high_watermarks() == {b: 6}
+            assert [d.online for d in manager.dirs] == [False, True]
+            assert list(manager.current_logs) == [b]
+
+    run(test)
