@@ -146,8 +146,13 @@ class ReplicaAlterLogDirs:
             if source.truncations == truncations:
                 raise
             return  # it was cut while it was read: there is another piece to copy, or none
-        if not copy.failed and not source.failed and source.truncations == truncations:
-            copy.append_as_follower(records, self._clock.now_ms())
+        if copy.failed or source.failed or source.truncations != truncations:
+            return
+        now_ms = self._clock.now_ms()
+        if found.first_offset < copy.log_end_offset == copy.log_start_offset:
+            # DeleteRecords has put the start of the log into the middle of a batch, and that is the copy's first.
+            copy.truncate_fully_and_start_at(found.first_offset, now_ms)
+        copy.append_as_follower(records, now_ms)
 
     async def _promote(self, partition: Partition, copy: Log) -> None:
         """Nothing has been awaited since the copy was found complete, so nothing was appended in between."""

@@ -339,6 +339,24 @@ def test_a_topic_deleted_while_its_move_ends_leaves_nothing(
     assert not list(tmp_path.glob("*/orders*"))
 
 
+def test_a_log_that_starts_within_a_batch_is_moved(tmp_path: Path) -> None:
+    """As DeleteRecords may leave it: the first piece begins below the start."""
+
+    async def test() -> None:
+        async with world(tmp_path) as w:
+            append(w.source, *[(b"k", b"%d" % i) for i in range(10)])
+            append(w.source, (b"k", b"10"))
+            w.source.maybe_increment_log_start_offset(4, "DeleteRecords")
+            await w.mover.move(w.partition, w.manager.dirs[1])
+            await eventually(lambda: len(w.moved) == 1)
+            moved = w.partition.log
+            assert w.manager.dir_of(moved) is w.manager.dirs[1]
+            assert (moved.log_start_offset, moved.log_end_offset) == (4, 11)
+            assert [r.offset for r in records(moved)] == list(range(11))
+
+    run(test)
+
+
 def test_a_failed_log_is_not_moved(tmp_path: Path) -> None:
     async def test() -> None:
         async with world(tmp_path) as w:
