@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
+from ottla.storage.background import in_thread
 from ottla.storage.config import LogConfig, LogManagerSettings
 from ottla.storage.dirs.checkpoints import CheckpointError, OffsetCheckpoint
 from ottla.storage.dirs.log_dir import DirKind, LogDir, PartitionDir
@@ -136,16 +137,19 @@ async def open_logs(
     size = max(1, min(LOGS_A_BATCH, len(to_open) // (threads * BATCHES_A_THREAD)))
     batches = [to_open[i : i + size] for i in range(0, len(to_open), size)]
     loop = asyncio.get_running_loop()
-    with ThreadPoolExecutor(threads, thread_name_prefix="log-recovery") as pool:
-        futures = [loop.run_in_executor(pool, opening.open_all, batch) for batch in batches]
-        try:
-            for future in futures:
-                for opened in await future:
-                    on_opened(opened)
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            raise
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="log-recovery")
+    futures = [loop.run_in_executor(pool, opening.open_all, batch) for batch in batches]
+    try:
+        for future in futures:
+            for opened in await future:
+                on_opened(opened)
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        raise
+    finally:
+        # What is being recovered may take minutes yet: the loop, a controller's perhaps, does not wait for it.
+        await in_thread(None, pool.shutdown)
 
 
 def is_disk_error(error: Exception) -> bool:

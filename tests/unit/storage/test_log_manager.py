@@ -5,6 +5,7 @@ import errno
 import json
 from pathlib import Path
 from shutil import rmtree
+from threading import Event
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.unit.storage.manager_support import (
     TOPIC_ID,
     TP,
     append,
+    eventually,
     fill,
     formatted,
     new_manager,
@@ -25,12 +27,13 @@ from tests.unit.storage.manager_support import (
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid, random_uuid
-from ottla.storage import log_manager
+from ottla.storage import loading, log_manager
 from ottla.storage.config import LogConfig
 from ottla.storage.dirs.checkpoints import UNKNOWN_BROKER_EPOCH, parse_offsets
 from ottla.storage.dirs.log_dir import (
     DirKind,
     DirLockedError,
+    PartitionDir,
     delete_dir_name,
     future_dir_name,
     parse_dir_name,
@@ -514,6 +517,41 @@ def test_a_failed_directory_takes_its_logs_offline_and_only_them(tmp_path: Path)
 
     run(test)
     assert not (one / ".kafka_cleanshutdown").exists()
+
+
+def test_the_loop_does_not_wait_for_logs_that_are_still_recovered_when_their_directory_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = formatted(tmp_path / "1"), formatted(tmp_path / "2")
+    for i in range(2):
+        (one / f"orders-{i}").mkdir()
+    open_log, began, may_end = loading.Opening.open, Event(), Event()
+    opened: list[PartitionDir] = []
+    in_time: list[bool] = []
+
+    def opening(self: loading.Opening, partition_dir: PartitionDir) -> Log:
+        opened.append(partition_dir)
+        if partition_dir is opened[0]:
+            began.wait(30)
+            raise OSError(5, "a bad sector")
+        began.set()
+        in_time.append(may_end.wait(30))
+        return open_log(self, partition_dir)
+
+    async def test() -> None:
+        monkeypatch.setattr(loading.Opening, "open", opening)
+        manager = new_manager(one, two)
+        load = asyncio.create_task(manager.load())
+        await eventually(began.is_set)
+        for _ in range(1_000):  # the directory fails meanwhile
+            await asyncio.sleep(0)
+        may_end.set()
+        await load
+        assert [log_dir.online for log_dir in manager.dirs] == [False, True]
+        manager.abandon()
+
+    run(test)
+    assert in_time == [True]
 
 
 def test_a_checkpoint_that_cannot_be_written_takes_the_directory_offline(
