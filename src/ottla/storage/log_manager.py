@@ -372,6 +372,9 @@ class LogManager:
 
         Ticks and cleaner use the new values from their next round.
         """
+        if settings.producer_id_expiration_ms != self.settings.producer_id_expiration_ms:
+            for log in self.all_logs():
+                log.producers.expiration_ms = settings.producer_id_expiration_ms
         self.settings = settings
         self.cleaner.settings_changed()
 

@@ -316,6 +316,20 @@ def test_silent_producers_are_forgotten(dir: Path) -> None:
     run(test)
 
 
+def test_how_long_silent_producers_are_known_changes_for_logs_that_exist(dir: Path) -> None:
+    async def test() -> None:
+        clock = ManualClock(NOW_MS)
+        async with running(dir, clock=clock) as manager:
+            log = manager.get_or_create(TP, TOPIC_ID, small())
+            append(log, (b"k", b"v"), producer_id=9, producer_epoch=0, base_sequence=0)
+            clock.advance(1_001)
+            manager.reconfigure(quiet(producer_id_expiration_ms=1_000))
+            await manager.background.producer_expiry_tick()
+            assert log.producers.active_producers() == []
+
+    run(test)
+
+
 # -- the machinery
 
 
