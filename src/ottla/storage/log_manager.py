@@ -728,6 +728,11 @@ class LogManager:
             return
         self._remove(self._current, tp)
         self._offline.pop(tp, None)
+        future = self._future.get(tp)
+        if future is not None and self.dir_of(future) is source_dir:
+            # It was to be moved back there, which is done by this: a copy cannot take the name of a log that stays.
+            self._remove(self._future, tp)
+            self._retire(future)
         source.update_high_watermark(copy.high_watermark)
         self._add(self._current, tp, source, source_dir)
         logger.warning("%s is not moved: it goes on in %s", tp, source.dir)

@@ -357,6 +357,40 @@ def test_a_log_that_starts_within_a_batch_is_moved(tmp_path: Path) -> None:
     run(test)
 
 
+def test_a_log_that_is_taken_back_to_where_it_is_being_moved_stays_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever sees a disk hang moves the replica back; then the disk fails."""
+
+    async def test() -> None:
+        async with world(tmp_path) as w:
+            w.write()
+            flush = w.manager._bring_to_disk
+            entered, go_on = asyncio.Event(), asyncio.Event()
+
+            async def failing(log: Log) -> None:
+                if log.dir == tmp_path / "2" / "orders-0":
+                    entered.set()
+                    await go_on.wait()
+                    raise log._fail("flush", OSError(errno.EIO, "Input/output error"))
+                await flush(log)
+
+            monkeypatch.setattr(w.manager, "_bring_to_disk", failing)
+            monkeypatch.setattr(tasks, "FIRST_PAUSE_S", 0)
+            await w.mover.move(w.partition, w.manager.dirs[1])
+            await entered.wait()
+            await w.mover.move(w.partition, w.manager.dirs[0])
+            w.write()
+            go_on.set()
+            await eventually(lambda: not w.mover._moves)
+            assert [each.online for each in w.manager.dirs] == [True, False]
+            assert w.manager.get_future(TP) is None
+            assert w.partition.log is w.source is w.manager.get(TP)
+            assert values(w.partition.log) == w.acknowledged
+
+    run(test)
+
+
 def test_a_failed_log_is_not_moved(tmp_path: Path) -> None:
     async def test() -> None:
         async with world(tmp_path) as w:
