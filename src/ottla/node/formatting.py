@@ -4,9 +4,9 @@ A directory counts as formatted when it has a meta.properties, which is therefor
 Apache Kafka formatted are taken as they are. With `controller.quorum.voters` the quorum is the static one of
 the configuration; without, the directory itself names its voters (kraft.version 1).
 
-A node by itself formats what is empty and is a cluster. A node of a cluster of several does so only where it cannot be
-the beginning of a second one: where it has been told the cluster's id, and its voters are those of the configuration or
-it has no vote.
+A node by itself formats what is empty and is a cluster, unless it is its metadata that is missing: its logs would be
+nobody's. A node of a cluster of several does so only where it cannot be the beginning of a second one: where it has
+been told the cluster's id, and its voters are those of the configuration or it has no vote.
 """
 
 import logging
@@ -56,9 +56,15 @@ def ensure_formatted(
     for directory in known:
         _require_no_other_metadata_log(directory, metadata_dir)
     of_directories = next((_cluster_id_of(*entry) for entry in known.items()), None)
-    empty = [directory for directory, meta in found.items() if meta is None]
+    # The metadata directory first: where that is empty and another is not, it was not a start that has made it so.
+    empty = sorted(
+        (directory for directory, meta in found.items() if meta is None),
+        key=lambda path: path != metadata_dir,
+    )
     if metadata_dir in empty and not config.is_quorum_by_itself:
         _require_told(config, metadata_dir, cluster_id, of_directories)
+    elif metadata_dir in empty and known:
+        raise _metadata_gone(metadata_dir, next(iter(known)))
     for directory in empty:
         _require_empty(directory)
     cluster_id = of_directories or cluster_id or uuid_to_str(random_uuid())
@@ -101,6 +107,14 @@ def _require_told(
             "--cluster-id ID or CLUSTER_ID=ID (`ottla storage random-uuid` prints a new one, `ottla cluster info` that "
             "of a running cluster)"
         )
+
+
+def _metadata_gone(metadata_dir: Path, other: Path) -> MetaPropertiesError:
+    """Of a node by itself: it would begin with no topics, and put aside all logs as those of nobody."""
+    return MetaPropertiesError(
+        f"{metadata_dir} is not formatted, but {other} is: the metadata log of this cluster is gone, or its disk is "
+        "not mounted; put it back, or begin without any topic by `ottla storage format --ignore-formatted`"
+    )
 
 
 def _require_no_other_metadata_log(directory: Path, metadata_dir: Path) -> None:

@@ -9,6 +9,7 @@ import shutil
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,9 +27,10 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.effective import advice, check_protection
 from ottla.config.errors import ConfigError
 from ottla.model.clock import SystemClock
-from ottla.node.formatting import ensure_formatted
+from ottla.node import formatting
+from ottla.node.formatting import ensure_formatted, format_directory
 from ottla.server.network.socket_server import Acceptor, SocketServer
-from ottla.storage.dirs.meta_properties import MetaPropertiesError, read_meta_properties
+from ottla.storage.dirs.meta_properties import MetaProperties, MetaPropertiesError, read_meta_properties
 
 Capture = pytest.CaptureFixture[str]
 
@@ -347,6 +349,45 @@ def test_a_voter_that_has_lost_its_metadata_log_is_not_formatted_unasked(tmp_pat
     with pytest.raises(MetaPropertiesError, match="give each the same cluster id"):
         ensure_formatted(_load(words), (), 0)
     assert ensure_formatted(_load(words), (), 0, "c").cluster_id == "c"
+
+
+@pytest.mark.parametrize("cluster_id", [None, "c"])
+def test_a_node_by_itself_does_not_begin_anew_where_its_metadata_is_missing(
+    tmp_path: Path, cluster_id: str | None
+) -> None:
+    """A disk that is not mounted is an empty directory, and all logs on the others would be nobody's."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    words = ["-X", f"log.dirs={two},{one}", "-X", f"metadata.log.dir={one}"]
+    ensure_formatted(_load(words), (), 0, "c")
+    shutil.rmtree(one)
+    with pytest.raises(MetaPropertiesError, match=f"{one} is not formatted, but {two} is"):
+        ensure_formatted(_load(words), (), 0, cluster_id)
+    assert not one.exists()
+    assert main(["storage", "format", *words, "--ignore-formatted"]) == 0
+    assert ensure_formatted(_load(words), (), 0).cluster_id == "c"
+    shutil.rmtree(two)
+    assert ensure_formatted(_load(words), (), 0).cluster_id == "c", "others may be empty"
+
+
+def test_the_metadata_directory_is_formatted_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is interrupted after that goes on the next time."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    words = ["-X", f"log.dirs={two}", "-X", f"metadata.log.dir={one}"]
+
+    formatted: list[Path] = []
+
+    def fails(directory: Path, *args: Any, **named: Any) -> MetaProperties:
+        if formatted:
+            raise OSError("no space")
+        formatted.append(directory)
+        return format_directory(directory, *args, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(formatting, "format_directory", fails)
+        with pytest.raises(OSError, match="no space"):
+            ensure_formatted(_load(words), (), 0)
+    ensure_formatted(_load(words), (), 0)
+    assert read_meta_properties(two) is not None
 
 
 def test_a_broker_may_be_given_another_directory(tmp_path: Path) -> None:
