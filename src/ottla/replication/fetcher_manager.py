@@ -38,7 +38,7 @@ from ottla.security.channels import PLAINTEXT, ChannelSecurity
 from ottla.storage.errors import OutOfFilesError
 from ottla.storage.log.log import Log, Truncation
 from ottla.storage.log_manager import LogManager
-from ottla.wire.messages.fetch import FetchRequest
+from ottla.wire.messages.fetch import FetchRequest, ReplicaState
 
 logger = logging.getLogger("ottla.replication")
 
@@ -53,6 +53,8 @@ RECEIVE_BUFFER: Final = "replica.socket.receive.buffer.bytes"
 # From which metadata version on followers fetch, and look up offsets, by which version of the request.
 FETCH_VERSIONS: Final = ((27, 18), (21, 17), (19, 16), (10, 15), (9, 14), (0, 13))
 LIST_OFFSETS_VERSIONS: Final = ((29, 11), (25, 10), (21, 9), (9, 8), (0, 7))
+# The first in which a follower says who it is together with the epoch of its registration (KIP-903).
+REPLICA_STATE_VERSION: Final = 15
 
 
 class Client(Protocol):
@@ -386,6 +388,8 @@ class _FetcherLoop:
             )
             return
         version = manager.version_of(request)
+        if version < REPLICA_STATE_VERSION and isinstance(request, FetchRequest):
+            request.replica_id, request.replica_state = request.replica_state.replica_id, ReplicaState()
         self._is_asking = True
         try:
             response = await self._client.ask(to, request, timeout_ms=self._timeout_ms, at_most=version)

@@ -42,6 +42,7 @@ from ottla.replication.partition import Partition
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import OutOfFilesError, StorageError
 from ottla.storage.log.log import Log, Truncation
+from ottla.wire.codec import decode, encode
 from ottla.wire.messages.fetch import FetchRequest
 from ottla.wire.messages.list_offsets import ListOffsetsRequest
 
@@ -169,8 +170,10 @@ class World:
             self.network.connect,
         )
 
-    def brokers(self, *brokers: BrokerRegistration) -> None:
-        after = SimpleNamespace(brokers={each.id: each for each in brokers}, metadata_version=30)
+    def brokers(self, *brokers: BrokerRegistration, metadata_version: int = 30) -> None:
+        after = SimpleNamespace(
+            brokers={each.id: each for each in brokers}, metadata_version=metadata_version
+        )
         before = self.manager.image
         changed = frozenset(before.brokers) | frozenset(after.brokers)
         self.manager.on_image(Delta(before, after, brokers=changed))  # type: ignore[arg-type]
@@ -250,6 +253,25 @@ def test_a_partition_is_followed_at_its_leaders_address(tmp_path: Path) -> None:
             assert content(ours.log) == content(leader.log())
             to, _, version = here.network.asked[0]
             assert (to, version) == (Node(LEADER, "127.0.0.1", 9002), 18)
+
+    run(test)
+
+
+@pytest.mark.parametrize("metadata_version", [7, 9, 10, 30])
+def test_a_follower_says_who_it_is_in_every_version(tmp_path: Path, metadata_version: int) -> None:
+    """With the epoch of its registration from version 15 on (KIP-903), and without it before."""
+
+    async def test() -> None:
+        leader, ours = leading(tmp_path / "leader"), follower(tmp_path / "ours")
+        async with world({LEADER: leader}) as here:
+            here.brokers(broker(LEADER, 9002), metadata_version=metadata_version)
+            here.manager.follow([ours])
+            await eventually(caught_up(ours, leader))
+            for _, request, version in here.network.asked:
+                sent, _ = decode(type(request), encode(request, version), version)
+                if isinstance(sent, FetchRequest):
+                    said = (sent.replica_id, sent.replica_state.replica_id, sent.replica_state.replica_epoch)
+                    assert said == ((-1, NODE, BROKER_EPOCH) if version >= 15 else (NODE, -1, -1))
 
     run(test)
 
