@@ -112,8 +112,9 @@ class Conversions:
         try:
             assigned = {m.member_id: self._assigned(m) for m in classic.members.values()}
             taken = {(t, p) for found in assigned.values() for t, numbers in found.items() for p in numbers}
+            protocol = _protocol_of_all(classic)
             for member in classic.members.values():
-                self._take_over(group, classic, member, assigned[member.member_id], taken)
+                self._take_over(group, classic, member, protocol, assigned[member.member_id], taken)
         except KafkaError as error:
             raise _no_upgrade(classic, str(error)) from error
         metadata_hash = UNKNOWN_HASH
@@ -136,12 +137,11 @@ class Conversions:
         group: ConsumerGroup,
         classic: ClassicGroup,
         member: Member,
+        protocol: str,
         assigned: Assignment,
         taken: set[tuple[Uuid, int]],
     ) -> None:
         """A classic member, with the partitions it has."""
-        # Before its first generation a group has not agreed on a protocol yet.
-        protocol = classic.protocol_name or classic.choose_protocol()
         subscription = parse_subscription(member.metadata[protocol])
         assigned = self._with_held(assigned, subscription, taken)
         generation = classic.generation_id
@@ -253,6 +253,17 @@ class Conversions:
         decision.records.extend(made)
         decision.effects.extend(effects)
         log.info("group %s becomes a classic group", group.group_id)
+
+
+def _protocol_of_all(classic: ClassicGroup) -> str:
+    """A protocol that every member knows: that of the last generation, unless it is to be another.
+
+    Before its first generation a group has not agreed on one yet, and who joins for the next may not know the last.
+    """
+    protocol = classic.protocol_name
+    if protocol is not None and all(protocol in member.metadata for member in classic.members.values()):
+        return protocol
+    return classic.choose_protocol()
 
 
 def classic_metadata(

@@ -108,6 +108,20 @@ def test_an_upgrade_in_the_middle_of_a_rebalance_leaves_nothing_unassigned() -> 
     assert world.told(world.enter("new", ["t"], instance="i")) == {"t": [0, 1, 2, 3]}
 
 
+def test_an_upgrade_while_the_members_change_to_another_protocol() -> None:
+    """A newcomer does not know the protocol of the last generation; there is one that everybody knows."""
+    ((_, subscription),) = says("t")
+    world = ConsumerWorld({"t": 4})
+    old, joined = world.new_member(protocols=(("range", subscription), ("roundrobin", subscription)))
+    world.pass_ms(3_000)
+    world.sync(old, joined.result().generation_id, {old: given(t=[0, 1, 2, 3])}).result()
+    _, waits = world.new_member(protocols=(("roundrobin", subscription),))
+    world.enter("new", ["t"])
+    assert error_of(waits) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert world.consumer_group().classic_members == 2
+    assert world.has(old) == {"t": [0, 1, 2, 3]}
+
+
 def test_both_get_their_halves() -> None:
     world, old, generation = upgraded()
     assert sorted(world.has(old)["t"] + world.has("new")["t"]) == [0, 1, 2, 3]
