@@ -306,17 +306,19 @@ class CoordinatorContext(Generic[M]):
             # What this decision rests on may not be written: then it is not made either.
             self._write_batch(None)
         began = self._next_offset
-        try:
-            for record, (key, value), size in zip(result.records, encoded, sizes, strict=True):
-                if self._batch_bytes + size > room:
-                    self._write_batch(None)
+        for record, (key, value), size in zip(result.records, encoded, sizes, strict=True):
+            if self._batch_bytes + size > room:
+                # If that fails, all that is not in the log is undone already, and not this decision's part alone.
+                self._write_batch(None)
+                began = self._next_offset
+            try:
                 self._replay(record, producer)
-                self._batch.append((now_ms, key, value, ()))
-                self._batch_bytes += size
-                self._next_offset += 1
-        except Exception:
-            self._undo_unwritten(began)
-            raise
+            except Exception:
+                self._undo_unwritten(began)
+                raise
+            self._batch.append((now_ms, key, value, ()))
+            self._batch_bytes += size
+            self._next_offset += 1
         if producer is not None:
             self._write_batch(producer)
         else:
@@ -396,8 +398,7 @@ class CoordinatorContext(Generic[M]):
             self.machine.replay(record, *producer)
 
     def _undo_unwritten(self, offset: int) -> None:
-        """A decision failed halfway: forget of it what is not in the log."""
-        offset = max(offset, self._batch_offset)
+        """A decision failed halfway: forget what it has put into the batch, which is all from `offset` on."""
         self.timeline.rollback(offset)
         for _ in range(self._next_offset - offset):
             _, key, value, _ = self._batch.pop()

@@ -303,6 +303,21 @@ def test_a_failure_halfway_of_a_long_decision_keeps_what_is_in_the_log(world: To
     assert world.toy.newest() == world.reloaded().toy.newest() != {}
 
 
+def test_a_long_decision_that_fails_together_with_an_earlier_one_leaves_no_gap(world: ToyWorld) -> None:
+    world.log.max_batch_bytes = 400
+    first = world.write(put("a", 1))
+    world.log.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    many = [number(f"name-{i}", i) for i in range(30)]
+    second = world.write(lambda toy, _: CoordinatorResult("all", many, atomic=False))
+    assert first.error is not None
+    assert second.error is not None
+    world.log.refuse(None)
+    again = world.write(put("b", 2))
+    world.settle()
+    assert again.done, "it waits for nothing but its own record"
+    assert world.toy.committed() == world.reloaded().toy.committed() == {"b": 2}
+
+
 @pytest.mark.parametrize(
     ("found", "told"),
     [
