@@ -253,8 +253,13 @@ class CoordinatorContext(Generic[M]):
         timeout_ms: float,
     ) -> Pending[None]:
         """Write a transaction's marker: what the transaction wrote here counts, or never does."""
-        self.flush()
         pending: Pending[None] = Pending()
+        try:
+            while self._batch:  # whoever is answered may decide something too
+                self._write_batch(None)
+        except KafkaError as error:
+            pending.fail(error)
+            return pending
         now_ms = self._scheduler.now_ms()
         batch = end_txn_marker(
             committed=committed,
@@ -302,8 +307,9 @@ class CoordinatorContext(Generic[M]):
         room = self._room
         if total > room and (result.atomic or max(sizes) > room):
             raise self._too_large(len(sizes), total)
-        if producer is not None or (result.atomic and self._batch_bytes + total > room):
-            # What this decision rests on may not be written: then it is not made either.
+        while self._batch and (producer is not None or (result.atomic and self._batch_bytes + total > room)):
+            # What this decision rests on may not be written: then it is not made either. And whoever is answered by
+            # it may decide something too, which must be no part of a transaction, and tear nothing.
             self._write_batch(None)
         began = self._next_offset
         for record, (key, value), size in zip(result.records, encoded, sizes, strict=True):
@@ -357,8 +363,8 @@ class CoordinatorContext(Generic[M]):
         total = bulk.payload_bytes + RECORD_OVERHEAD * len(encoded)
         if total > self._room:
             raise self._too_large(len(encoded), total)
-        if self._batch_bytes + total > self._room:
-            self._write_batch(None)
+        while self._batch_bytes + total > self._room:
+            self._write_batch(None)  # whoever that answers may decide something too
         self.timeline.offset = began = self._next_offset
         try:
             bulk.replay(began)

@@ -374,6 +374,36 @@ def test_a_decision_made_while_a_batch_is_appended_keeps_its_place(world: ToyWor
     assert world.reloaded().toy.committed() == {"a": 1, "b": 2, "c": 3}
 
 
+def test_a_decision_made_while_a_transaction_is_about_to_be_written_is_none_of_it(world: ToyWorld) -> None:
+    producer = Producer(7, 0)
+    world.write(put("a", 1)).then(lambda _: world.write(put("c", 3)))
+    world.write(put("b", 2), producer=producer)
+    world.end(producer, committed=False)
+    world.settle()
+    assert world.toy.committed() == world.reloaded().toy.committed() == {"a": 1, "c": 3}
+
+
+def test_a_decision_made_while_there_is_room_made_for_another_does_not_tear_it(world: ToyWorld) -> None:
+    world.log.max_batch_bytes = 340
+    world.write(put("a", 1)).then(lambda _: world.write(put("c", 3)))
+    together = [number(f"name-{i}", i) for i in range(4)]
+    world.write(lambda toy, _: CoordinatorResult("all", together))
+    world.settle()
+    assert batches(world.log) == [1, 1, 4]
+    assert world.toy.committed() == world.reloaded().toy.committed()
+
+
+def test_a_decision_made_while_a_marker_is_about_to_be_written_comes_before_it(world: ToyWorld) -> None:
+    producer = Producer(7, 0)
+    world.write(put("b", 2), producer=producer)
+    world.write(put("a", 1)).then(lambda _: world.write(put("c", 3)))
+    ended = world.end(producer, committed=True)
+    world.settle()
+    assert ended.error is None
+    assert world.lost == 0
+    assert world.toy.committed() == world.reloaded().toy.committed() == {"a": 1, "b": 2, "c": 3}
+
+
 def test_a_decision_made_while_a_batch_fails_is_told_too(world: ToyWorld) -> None:
     nested: list[Pending[object]] = []
 
