@@ -23,6 +23,7 @@ from ottla.coordinator.group.offsets.store import (
 )
 from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult, Effect, StartTimer
 from ottla.metadata.registrations import TopicImage
+from ottla.model.errors import KafkaError
 from ottla.model.ids import ZERO_UUID, Uuid
 
 log = logging.getLogger("ottla.coordinator.offsets")
@@ -32,6 +33,8 @@ MS_PER_MINUTE: Final = 60_000
 SLICE_OFFSETS: Final = 1_000
 # Between two slices everybody else has a turn.
 PAUSE_MS: Final = 1
+# Before a removal that could not be written begins again.
+RETRY_MS: Final = 1_000
 EXPIRATION: Final = "expire-group-metadata"
 
 
@@ -152,15 +155,25 @@ class TopicRemoval:
         self._store = store
         self._ids: dict[str, Uuid] = {topic.name: topic.id for topic in topics}
         self._as_of_offset = as_of_offset
-        only_open = [group_id for group_id in store.open_by_group if group_id not in store.by_group]
-        self._sweep = _Sweep(store, list(store.by_group.keys()) + only_open)
+        self._sweep = self._whole_sweep()
 
-    def start(self) -> StartTimer:
-        return StartTimer(("topics-deleted", self._as_of_offset, *self._ids), PAUSE_MS, self.next_slice)
+    def _whole_sweep(self) -> _Sweep:
+        store = self._store
+        only_open = [group_id for group_id in store.open_by_group if group_id not in store.by_group]
+        return _Sweep(store, list(store.by_group.keys()) + only_open)
+
+    def start(self, delay_ms: int = PAUSE_MS) -> StartTimer:
+        return StartTimer(("topics-deleted", self._as_of_offset, *self._ids), delay_ms, self.next_slice)
 
     def next_slice(self, now_ms: int) -> CoordinatorResult[None]:
         records = _slice(self._sweep, self._visit)
-        return CoordinatorResult(None, records, [] if self._sweep.over else [self.start()], atomic=False)
+        after = [] if self._sweep.over else [self.start()]
+        return CoordinatorResult(None, records, after, self._begin_again, atomic=False)
+
+    def _begin_again(self, error: KafkaError) -> list[Effect]:
+        """It was not written, and nothing else removes these offsets before they expire."""
+        self._sweep = self._whole_sweep()
+        return [self.start(RETRY_MS)]
 
     def _visit(self, group_id: str, places: list[Place], whole: bool) -> Iterable[CoordinatorRecord]:
         offsets = self._store.by_group.get(group_id)

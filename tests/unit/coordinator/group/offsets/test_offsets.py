@@ -643,3 +643,15 @@ def test_deleting_a_topic_goes_in_slices(world: GroupWorld) -> None:
     assert 0 < left < count
     world.pass_ms(100)
     assert len(world.machine.offsets.store.by_group) == 0
+
+
+def test_offsets_whose_removal_could_not_be_written_go_later(world: GroupWorld) -> None:
+    for first in range(0, 3 * SLICE_OFFSETS, 500):
+        commit(world, {p: p for p in range(first, first + 500)}, group=f"g{first % 3}")
+    delete_topic(world)
+    world.log.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    world.pass_ms(100)
+    assert len(world.machine.offsets.store.by_group) == 3
+    world.log.refuse(None)
+    world.pass_ms(2_000)
+    assert len(world.machine.offsets.store.by_group) == 0
