@@ -106,7 +106,7 @@ class GroupCoordinatorShard:
         return StartTimer(("delete groups", id(deletion)), 0, lambda _: self._continue_deletion(deletion))
 
     def _continue_deletion(self, deletion: "_Deletion") -> CoordinatorResult[None]:
-        if deletion.parked.done:  # it has failed, or this is its timer's second try
+        if deletion not in self._deletions:  # it has failed, or this is its timer's second try
             return CoordinatorResult(None)
         records = deletion.next_records()
         effects: list[Effect] = [self._next_slice(deletion)]

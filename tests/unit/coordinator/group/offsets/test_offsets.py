@@ -461,6 +461,18 @@ def test_a_deletion_that_is_not_over_fails_with_its_shard(world: GroupWorld) -> 
     assert error_of(deleted) is ErrorCode.NOT_COORDINATOR
 
 
+def test_a_deletion_that_is_committed_late_is_over_once(
+    world: GroupWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    large(world)
+    world.log.hold()
+    world.shard.write(lambda machine, _: machine.delete_groups(["g"]), 1_000)
+    world.pass_ms(10_000)  # longer than a decision is waited for
+    world.log.release()
+    assert "g" not in world.machine.context.groups
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 def test_groups_are_listed_by_state_and_type(world: GroupWorld) -> None:
     commit(world, {0: 1}, group="simple")
     world.stable(group_id="busy")
