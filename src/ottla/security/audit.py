@@ -273,7 +273,7 @@ class AuditLog:
         if again:
             fields["reauthentication"] = True
         if why is not None:
-            fields["why"] = why
+            fields["why"] = why[:MAX_TEXT_LENGTH]  # it is kept, and may repeat what a stranger has sent
         # Without the port, which differs each time. Whoever tries all names is one flood when these are too many.
         key = tuple(fields.items())
         now_ms = self._now_ms()

@@ -237,6 +237,15 @@ def test_what_is_kept_of_events_is_small(world: World) -> None:
     }
 
 
+def test_what_is_kept_of_a_login_that_failed_is_small(world: World) -> None:
+    for number in range(2):
+        world.login(None, why=f"it asks for SASL mechanism {'m' * 30_000}{number}")
+    (kept,) = world.log._window._by_key.items()
+    assert len(repr(kept)) < 3 * audit.MAX_TEXT_LENGTH
+    first, repeated = world.close()
+    assert (first["why"], repeated["repeated"]) == (repeated["why"], 1)
+
+
 def test_who_fails_in_many_ways_does_not_hide_how_others_fail(world: World) -> None:
     for number in range(1000):
         line = {"resource": f"t{number}", "result": "INVALID_TOPIC_EXCEPTION", "details": {}}
