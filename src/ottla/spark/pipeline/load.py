@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import os
 import re
 import sys
 import traceback
@@ -369,6 +370,24 @@ def _doubles(pipeline: Pipeline) -> Iterator[Problem]:
             other = stream.name + DEAD_LETTER_SUFFIX
             what = f"its dead letters have the name of the stream {other!r}, and its checkpoint"
             yield pipeline.problem(stream, "dead_letter", what)
+    directories: dict[str, str] = {}
+    for stream in pipeline.streams:
+        if isinstance(stream.out, Parquet):
+            other = directories.setdefault(_directory(stream.out), stream.name)
+            if other != stream.name:
+                what = (
+                    f"{stream.out} is what {other!r} writes into: Spark knows what is there by the numbers of "
+                    "micro-batches alone, and would take rows of one for those of the other. Name another directory"
+                )
+                yield pipeline.problem(stream, "out", what)
+
+
+def _directory(sink: Parquet) -> str:
+    """However it is spelt."""
+    from ottla.spark.pipeline.checkpoints.checkpoint import local_path
+
+    found = local_path(str(sink.path))
+    return str(sink.path).rstrip("/") if found is None else os.path.abspath(found)
 
 
 def _cycles(pipeline: Pipeline) -> Iterator[Problem]:

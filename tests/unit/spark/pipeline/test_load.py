@@ -188,6 +188,11 @@ def test_a_decorated_function_can_be_called_by_a_test(tmp_path: Path) -> None:
             "checkpoint",
         ),
         (
+            stream(out='parquet("/lake/x")')
+            + stream(out='parquet("file:/lake/x/")', more=', name="other"').replace("def copy", "def other"),
+            "clicks.py:5: other(out): parquet 'file:/lake/x/' is what 'copy' writes into: Spark knows what is there by",
+        ),
+        (
             stream(out='delta("/lake/50%/x")'),
             "clicks.py:2: copy(out): path: '/lake/50%/x' has a '%' in it, which tables of a lake cannot have: "
             "name another directory",
