@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 SOURCE_TIMEOUT_S = 15.0
 # A Connect server starts a worker for foreachBatch within start(); it has ten seconds, too.
 START_ATTEMPTS = 3
+TRANSACTIONAL_ID = "kafka.transactional.id"
 NOT_UP = "Python worker failed to connect back"
 _COMING_UP = ("Initializing", "Getting offsets")
 WINDOW_S = 5.0
@@ -112,6 +113,8 @@ def plan(
     replay: Replay | None = None,
 ) -> list[Plan]:
     """All queries, built and checked, none of them started; PipelineError names every stream that Spark refuses."""
+    if shared := list(_shared_ids(pipeline, options or {})):
+        raise PipelineError(shared)
     context = Context(pipeline, spark, bootstrap, options or {}, replay)
     plans: list[Plan] = []
     problems: list[Problem] = []
@@ -123,6 +126,23 @@ def plan(
     if problems:
         raise PipelineError(dict.fromkeys(problems))
     return plans
+
+
+def _shared_ids(pipeline: DeclaredPipeline, options: Mapping[str, str]) -> Iterator[Problem]:
+    """Queries with one kafka.transactional.id have one decision: what one of them decides hides the other's, which
+    after a crash writes a batch again that was written. (In update mode the query's own id is added.)"""
+    owners: dict[str, str] = {}
+    for stream in pipeline.streams:
+        for parameter, sink in (("out", stream.out), ("dead_letter", stream.dead_letter)):
+            if not isinstance(sink, Topic) or (parameter == "out" and stream.mode == "update"):
+                continue
+            given = {name.lower(): value for name, value in {**options, **sink.options}.items()}
+            if (shared := given.get(TRANSACTIONAL_ID)) is None:
+                continue
+            owner = owners.setdefault(shared, f"{stream.name}({parameter})")
+            if owner != f"{stream.name}({parameter})":
+                what = f"{TRANSACTIONAL_ID}={shared} is that of {owner}, too: each query needs one of its own, or none"
+                yield pipeline.problem(stream, parameter, what)
 
 
 def look(context: Context, stream: Stream) -> DataFrame:
