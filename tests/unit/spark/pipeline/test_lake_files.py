@@ -810,6 +810,18 @@ def test_statistics_of_delta_are_bounds(tmp_path: Path) -> None:
     assert statistics(tmp_path, EVERYTHING, 1)["minValues"] == {"i": 1}
 
 
+def test_what_is_no_number_in_a_struct_is_found_by_who_asks_for_larger_ones(tmp_path: Path) -> None:
+    from deltalake import QueryBuilder
+
+    table, nan = DeltaTarget(tmp_path), float("nan")
+    kind = pa.struct([("deep", pa.struct([("x", pa.float64())])), ("y", pa.float64())])
+    rows = [{"deep": {"x": 1.0}, "y": 1.0}, {"deep": {"x": nan}, "y": 2.0}, {"deep": None, "y": None}]
+    (one,) = write(table, pa.table({"n": pa.array([1, 2, 3], INT), "s": pa.array(rows, kind)}))
+    assert json.loads(one.info)["stats"]["maxValues"] == {"n": 3, "s": {"y": 2.0}}
+    asked = QueryBuilder().register("t", table.open()).execute("select n from t where s['deep']['x'] > 5")
+    assert pa.table(asked).to_pylist() == [{"n": 2}]
+
+
 @given(st.lists(st.text(max_size=50), min_size=1, max_size=5))
 def test_text_is_between_its_bounds(values: list[str]) -> None:
     import io

@@ -106,7 +106,7 @@ def delta_statistics(
             group for group, one in zip(groups, found, strict=True)
             if not one.has_min_max and not (one.has_null_count and one.null_count == group.num_values)
         ]  # fmt: skip
-        if not bounded or unbounded or path[0] in with_nan:
+        if not bounded or unbounded or ".".join(path) in with_nan:
             continue
         try:
             low, high = min(one.min for one in bounded), max(one.max for one in bounded)

@@ -179,7 +179,6 @@ class _File:
 
     def _flush(self) -> None:
         import pyarrow as pa
-        import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
         if not self._pending:
@@ -193,11 +192,22 @@ class _File:
             self._parquet = pq.ParquetWriter(
                 self._out, rows.schema, metadata_collector=self._account, **options
             )
-        for one in rows.schema:
-            if pa.types.is_floating(one.type) and pc.any(pc.is_nan(rows.column(one.name))).as_py():
-                self._with_nan.add(one.name)
+        for n, one in enumerate(rows.schema):
+            self._with_nan.update(with_nan(one.name, rows.column(n)))
         self._parquet.write_table(rows, row_group_size=max(rows.num_rows, 1))
         self._rows += rows.num_rows
+
+
+def with_nan(name: str, column: pa.ChunkedArray) -> Iterator[str]:
+    """Which columns hold what is no number: this one, or those in a struct, as a.b."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_struct(column.type):
+        for n, one in enumerate(column.type):
+            yield from with_nan(f"{name}.{one.name}", pc.struct_field(column, [n]))
+    elif pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+        yield name
 
 
 def discard(store: Store, written: Iterable[Written], named: Callable[[], set[str]]) -> None:
