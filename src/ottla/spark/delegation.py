@@ -320,6 +320,11 @@ def _kept_up(kafka: KafkaOptions, held: _Held, now_ms: float) -> _Held:
             return _obtained(kafka, settings_of(kafka), now_ms)
         with _admin(kafka) as admin:
             until_ms = admin.renew_delegation_token(held.token.hmac)
+    except OptionError as error:
+        if now_ms >= held.token.expiry_timestamp_ms:
+            raise
+        log.warning("Spark's workers keep the token that they have: %s", error)
+        return held._replace(replace_at_ms=now_ms + ASK_AGAIN_AFTER_MS)
     except KafkaError as error:
         if error.code not in _GONE and now_ms < held.token.expiry_timestamp_ms:
             log.warning("the token of Spark's workers is not renewed yet: %s", error)

@@ -192,6 +192,33 @@ def test_a_renewal_that_fails_is_tried_again_until_it_is_too_late(brokers: Broke
     assert found.token_id == "token-1"
 
 
+def test_a_token_is_kept_while_the_next_one_is_not_taken_everywhere(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that has just started may be long in hearing of it."""
+    monkeypatch.setattr(delegation, "HEARD_WITHIN_S", 0.0)
+    first = login_for(scram())
+    for _ in range(7):
+        brokers.now_ms += 11 * HOUR_MS
+        assert login_for(scram()) == first
+    brokers.now_ms += 7.5 * HOUR_MS
+    brokers.deaf_for = 1_000_000
+    assert login_for(scram()) == first
+    asked = brokers.asked.count("create")
+    assert (login_for(scram()), brokers.asked.count("create")) == (first, asked), "not with each micro-batch"
+    brokers.now_ms += HOUR_MS / 4
+    assert login_for(scram()) == first
+    brokers.now_ms += HOUR_MS / 4
+    brokers.deaf_for = 0
+    second = login_for(scram())
+    assert second is not None
+    assert second.token_id == "token-1"
+    brokers.now_ms += 84 * HOUR_MS
+    brokers.deaf_for = 1_000_000
+    with pytest.raises(OptionError, match="the cluster gave a token and does not take it"):
+        login_for(scram())
+
+
 def test_a_token_that_was_taken_back_is_replaced(brokers: Brokers) -> None:
     login_for(scram())
     brokers.now_ms += 13 * HOUR_MS
