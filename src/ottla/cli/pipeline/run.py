@@ -297,7 +297,7 @@ def detached(spec: Spec, home: Home) -> int:
     process = _start(spec)
     say(f"{spec.name}: starting as process {process.pid}")
     while process.poll() is None:
-        found = _current(home, process.pid)
+        found = _current(home, process.pid, spec)
         if found is not None and found.state != STARTING:
             break
         time.sleep(0.1)  # the runner writes its state to a file
@@ -308,10 +308,11 @@ def detached(spec: Spec, home: Home) -> int:
     return 0
 
 
-def _current(home: Home, pid: int) -> Run | None:
-    """The run of this very process: an earlier one's file may still be there."""
+def _current(home: Home, pid: int, spec: Spec) -> Run | None:
+    """The run of this very process: an earlier one's file may still be there, and in a container each has this number.
+    The log is one run's alone."""
     found = home.run()
-    return found if found is not None and found.pid == pid else None
+    return found if found is not None and (found.pid, found.log) == (pid, spec.log) else None
 
 
 def watched(spec: Spec, home: Home) -> int:
@@ -320,7 +321,7 @@ def watched(spec: Spec, home: Home) -> int:
     try:
         with view() as show:
             while process.poll() is None:
-                found = _current(home, process.pid)
+                found = _current(home, process.pid, spec)
                 if found is not None:
                     show(found, home.progress())
                 time.sleep(REDRAW_S)  # between two frames
@@ -353,7 +354,7 @@ def _outcome(home: Home, process: subprocess.Popen[bytes], spec: Spec) -> Run:
     from ottla.spark.pipeline.run.full_disk import Place, fullest
     from ottla.spark.pipeline.run.state import DIED, FAILED, Run
 
-    found = _current(home, process.pid)
+    found = _current(home, process.pid, spec)
     if found is None:
         full = fullest([Place("", str(home.path))], share=0)
         reason = f"the disk of {home.path} is full" if full is not None else ""

@@ -6,7 +6,7 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from ottla.cli.main import main
+from ottla.cli.pipeline import run as runs
+from ottla.spark.pipeline.run.spec import Spec
 from ottla.spark.pipeline.run.state import FAILED, FINISHED, RUNNING, Home, Run
 
 RUN = Run(
@@ -63,6 +65,31 @@ def state(tmp_path: Path) -> Path:
     home.write_run(RUN)
     home.write_progress({"at_ms": 1, "streams": [STREAM]})
     return tmp_path
+
+
+class Ended:
+    """A runner that has ended before it could say anything; the number of its process is an earlier one's."""
+
+    pid = RUN.pid
+
+    def poll(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("way", [runs.watched, runs.detached])
+def test_a_run_that_ended_at_once_is_not_taken_for_an_earlier_one_with_its_number(
+    way: Callable[[Spec, Home], int],
+    state: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As in containers, where the first processes have the same numbers each time."""
+    log = state / "new.log"
+    log.write_text("2026-11-18 23:40:00.000Z /state/clicks cannot be written: No space left on device\n")
+    spec = Spec("/clicks.py", "clicks", "b:9092", str(state), str(log), str(state / "spark.log"))
+    monkeypatch.setattr(runs, "_start", lambda _: Ended())
+    assert way(spec, Home(state, "clicks")) == 1
+    assert "cannot be written: No space left on device" in capsys.readouterr().err
 
 
 @pytest.fixture
