@@ -285,6 +285,7 @@ class ConsumerCore:
         self._fetched: deque[FetchedRecords] = deque()
         self.buffered_bytes = 0  # how much waits to be taken, also for partitions that are paused
         self._errors: deque[KafkaError] = deque()
+        self._is_error_overdue = False
         self._fetcher = Fetcher(network, _fetch_settings(config), self)
         self._opener = config.opener()
         self.finder = PositionFinder(network, config, self._positions, self.report, self._discard)
@@ -375,8 +376,9 @@ class ConsumerCore:
     # -- what the application gets --------------------------------------------------------------------
 
     def report(self, error: KafkaError) -> None:
-        """Have a drain raise this."""
-        self._errors.append(error)
+        """Have a drain raise this: once, however often it comes before one does."""
+        if not any(e.code is error.code and e.message == error.message for e in self._errors):
+            self._errors.append(error)
 
     def has_error(self) -> bool:
         return bool(self._errors)
@@ -396,7 +398,11 @@ class ConsumerCore:
         return bool(self._errors) or any(self._is_drainable(fetched) for fetched in self._fetched)
 
     def drain(self, max_records: int) -> Records:
-        """Records that have arrived, at most so many; an error only if no record comes before it."""
+        """Records that have arrived, at most so many; or an error, if no record comes before it or the last call had
+        records when it should have been raised."""
+        is_overdue, self._is_error_overdue = self._is_error_overdue, False
+        if is_overdue and self._errors:
+            raise self._errors.popleft()
         out: Records = {}
         held: list[FetchedRecords] = []
         try:
@@ -410,6 +416,8 @@ class ConsumerCore:
             self._fetched.extendleft(reversed(held))
         if not out and self._errors:
             raise self._errors.popleft()
+        # Where one partition is always good for records, the error of another would never be heard of.
+        self._is_error_overdue = bool(self._errors)
         return out
 
     def next_record(self) -> ConsumerRecord | None:
@@ -483,9 +491,7 @@ class ConsumerCore:
             self._metadata.want(topic, now)
             info = self._metadata.topic(topic)
             if info is not None and info.error is not None and not info.error.retriable:
-                error = KafkaError(info.error, f"topic {topic!r}: {info.error.name}")
-                if not any(e.message == error.message for e in self._errors):
-                    self._errors.append(error)
+                self.report(KafkaError(info.error, f"topic {topic!r}: {info.error.name}"))
 
     # -- fetching -------------------------------------------------------------------------------------
 
@@ -551,7 +557,7 @@ class ConsumerCore:
         if error.code is ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(state)
         elif not error.code.retriable:
-            self._errors.append(error)
+            self.report(error)
 
     def on_corrupt(self, tp: TopicPartition, error: KafkaError) -> None:
         self._errors.append(error)
@@ -559,7 +565,7 @@ class ConsumerCore:
 
     def on_node_error(self, node_id: int, error: KafkaError, now: float) -> None:
         if not error.code.retriable:
-            self._errors.append(error)
+            self.report(error)
 
     def on_lost(self, node_id: int, error: KafkaError, now: float) -> None:
         pass  # the fetcher tries again, at whoever leads then
@@ -569,7 +575,7 @@ class ConsumerCore:
         if any(fetched.tp == state.tp for fetched in self._fetched):
             return  # what was fetched before comes first; the next fetch will say it again
         if timestamp is None:
-            self._errors.append(
+            self.report(
                 NoOffsetForPartition(
                     f"{state.tp}: offset {state.fetch_offset} is out of range and auto_offset_reset is none"
                 )

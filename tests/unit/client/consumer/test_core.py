@@ -501,6 +501,30 @@ def test_a_topic_that_may_not_be_read_says_so_once() -> None:
         rig.read(1)
 
 
+def test_a_partition_that_may_not_be_read_is_heard_of_while_others_are_read() -> None:
+    rig = Rig(partitions=2)
+    numbers(rig.topic.partitions[0], 200)
+    real = rig.cluster._read
+
+    def refuse(node: int, name: str, topic_id: bytes, asked: Any) -> Any:
+        data = real(node, name, topic_id, asked)
+        if asked.partition == 1:
+            data.error_code, data.records = ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
+        return data
+
+    rig.cluster._read = refuse  # type: ignore[method-assign]
+    rig.assign(0, 1)
+    # The application is busy, and the partition is tried again and again meanwhile.
+    rig.cluster.run_for(60_000)
+    got, refusals = 0, []
+    while got < 200:
+        try:
+            got += len(rig.consumer.drain(1)[TP])
+        except KafkaError as error:
+            refusals.append(error.message)
+    assert refusals == ["t-1: TOPIC_AUTHORIZATION_FAILED"]
+
+
 def test_a_partition_that_does_not_exist_is_named() -> None:
     rig = Rig()
     rig.assign(7)
