@@ -193,10 +193,12 @@ class Consumer(Blocking):
 
     def close(self, timeout_ms: float | None = None, *, leave_group: bool = True) -> None:
         """Give up what the group assigned, leave it (a static member: only for now), close every connection."""
-        if self._thread.is_alive:
-            self._twin.begin_leaving()
-            self._handle_events()
-        self._close(lambda: self._twin.close(timeout_ms, leave_group=leave_group))
+        try:
+            if self._thread.is_alive:
+                self._twin.begin_leaving()
+                self._handle_events()
+        finally:
+            self._close(lambda: self._twin.close(timeout_ms, leave_group=leave_group))
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # Ctrl-C means soon; any other error still lets the last commit take its time.
