@@ -152,9 +152,10 @@ class AsyncConsumer(AsyncClient):
         if self.group is None:
             self.assign([])
             return
+        deadline_ms = leaving_deadline_ms(timeout_ms)
         self.begin_leaving()
-        await self._handle_events()
-        await self.leave(CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms)
+        await self._handle_events(deadline_ms)
+        await self.leave(deadline_ms)
         with self._lock:
             self.group.unsubscribed()
 
@@ -221,10 +222,10 @@ class AsyncConsumer(AsyncClient):
         self._woken = True
         self._wake()
 
-    async def _handle_events(self) -> None:
+    async def _handle_events(self, deadline_ms: float = float("inf")) -> None:
         while (event := self.take_event()) is not None:
             try:
-                await self.commit_before(event)
+                await self.commit_before(event, deadline_ms)
                 result = self.callback(event)(event.partitions)
                 if isawaitable(result):
                     await result
@@ -252,13 +253,14 @@ class AsyncConsumer(AsyncClient):
         with self._lock:
             return self.group.take(monotonic_ms())
 
-    async def commit_before(self, event: Rebalance) -> None:
+    async def commit_before(self, event: Rebalance, deadline_ms: float = float("inf")) -> None:
         """What was consumed of partitions that go is committed before they do, if commits are automatic."""
         if event.change is not Change.REVOKED or not self._settings.enable_auto_commit:
             return
         assert self.group is not None
+        limit_ms = min(self.config.default_api_timeout_ms, max(deadline_ms - monotonic_ms(), 0.0))
         try:
-            await self.commit(self.group.dirty(event.partitions))
+            await self.commit(self.group.dirty(event.partitions), limit_ms)
         except KafkaError as error:
             # Whoever gets the partitions reads a little again: no reason to fail the poll.
             self.group.auto_commit_failed(error)
@@ -386,7 +388,7 @@ class AsyncConsumer(AsyncClient):
             with self._lock:
                 self.group.begin_leaving()
 
-    async def leave(self, timeout_ms: float, *, remain: bool = False) -> None:
+    async def leave(self, deadline_ms: float, *, remain: bool = False) -> None:
         """Commit what is left if commits are automatic, wait for those under way, say goodbye to the group."""
         group = self.group
         if group is None:
@@ -397,27 +399,30 @@ class AsyncConsumer(AsyncClient):
             nonlocal left
             left = True
 
-        deadline = monotonic_ms() + timeout_ms
+        def left_ms() -> float:
+            return max(deadline_ms - monotonic_ms(), 0.0)
+
         try:
             if self._settings.enable_auto_commit and not group.subscribed and group.dirty():
-                await self.commit(group.dirty(), timeout_ms)
-            await self.driver.until(lambda: group.commits.is_idle, deadline - monotonic_ms())
+                await self.commit(group.dirty(), left_ms())
+            await self.driver.until(lambda: group.commits.is_idle, left_ms())
         except KafkaError as error:
             group.auto_commit_failed(error)
         with self._lock:
-            group.member.leave(monotonic_ms(), deadline, gone, remain=remain)
+            group.member.leave(monotonic_ms(), deadline_ms, gone, remain=remain)
         self._wake()
-        await self.driver.until(lambda: left, max(deadline - monotonic_ms(), 0.0))
+        await self.driver.until(lambda: left, left_ms())
 
     async def close(self, timeout_ms: float | None = None, *, leave_group: bool = True) -> None:
         """Give up what the group assigned, leave it (a static member: only for now), close every connection."""
+        deadline_ms = leaving_deadline_ms(timeout_ms)
         try:
             if self._driver is not None and self.core.metadata.version:
                 self.begin_leaving()
-                await self._handle_events()
-                await self.leave(
-                    CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms, remain=not leave_group
-                )
+                try:
+                    await self._handle_events(deadline_ms)
+                finally:
+                    await self.leave(deadline_ms, remain=not leave_group)
         except TimedOut as error:
             log.warning("the consumer is closed without having left its group: %s", error)
         finally:
@@ -426,6 +431,11 @@ class AsyncConsumer(AsyncClient):
                     self.consumer.close(monotonic_ms())
                     self._driver._perform(self.core.poll(monotonic_ms()))
             await super().close()
+
+
+def leaving_deadline_ms(timeout_ms: float | None) -> float:
+    """When whatever comes before the end of a consumer has to be over: commits, and the word to the group."""
+    return monotonic_ms() + (CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms)
 
 
 class _Polling:

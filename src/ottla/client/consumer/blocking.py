@@ -6,7 +6,7 @@ from inspect import iscoroutine
 from typing import Any
 
 from ottla.client.base import Blocking
-from ottla.client.consumer.aio import AsyncConsumer, OnCommit, ToCommit
+from ottla.client.consumer.aio import AsyncConsumer, OnCommit, ToCommit, leaving_deadline_ms
 from ottla.client.consumer.core import Records
 from ottla.client.consumer.fetch import ConsumerRecord
 from ottla.client.group.events import RebalanceListener
@@ -101,9 +101,10 @@ class Consumer(Blocking):
 
     def unsubscribe(self, timeout_ms: float | None = None) -> None:
         """Give up what the group assigned, and leave it; assignments by hand end too."""
+        deadline_ms = leaving_deadline_ms(timeout_ms)
         self._twin.begin_leaving()
-        self._handle_events()
-        self._run(self._twin.unsubscribe(timeout_ms))
+        self._handle_events(deadline_ms)
+        self._run(self._twin.unsubscribe(max(deadline_ms - monotonic_ms(), 0.0)))
 
     def group_metadata(self) -> GroupMetadata:
         """Who this consumer is in its group, for Producer.send_offsets_to_transaction."""
@@ -132,11 +133,11 @@ class Consumer(Blocking):
                     return records
                 self._run(twin.driver.until(twin.has_news, remaining))
 
-    def _handle_events(self) -> None:
+    def _handle_events(self, deadline_ms: float = float("inf")) -> None:
         twin = self._twin
         while (event := twin.take_event()) is not None:
             try:
-                self._run(twin.commit_before(event))
+                self._run(twin.commit_before(event, deadline_ms))
                 result = twin.callback(event)(event.partitions)
                 if iscoroutine(result):
                     result.close()
@@ -193,12 +194,17 @@ class Consumer(Blocking):
 
     def close(self, timeout_ms: float | None = None, *, leave_group: bool = True) -> None:
         """Give up what the group assigned, leave it (a static member: only for now), close every connection."""
+        deadline_ms = leaving_deadline_ms(timeout_ms)
+
+        def left_ms() -> float:
+            return max(deadline_ms - monotonic_ms(), 0.0)
+
         try:
             if self._thread.is_alive:
                 self._twin.begin_leaving()
-                self._handle_events()
+                self._handle_events(deadline_ms)
         finally:
-            self._close(lambda: self._twin.close(timeout_ms, leave_group=leave_group))
+            self._close(lambda: self._twin.close(left_ms(), leave_group=leave_group))
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # Ctrl-C means soon; any other error still lets the last commit take its time.

@@ -18,7 +18,7 @@ from ottla.client.config import ConsumerConfig
 from ottla.client.consumer.core import ConsumerCore
 from ottla.client.errors import Closed, CommitFailed, StateError
 from ottla.client.group.events import Change, Member, Rebalance, Subscribed
-from ottla.client.network import Call, NetworkCore, group_coordinator
+from ottla.client.network import Call, NetworkCore, group_coordinator, timed_out_waiting
 from ottla.client.offsets import (
     GroupMetadata,
     OffsetAndMetadata,
@@ -96,6 +96,8 @@ class Commits:
         self._queue.append(_Commit(dict(offsets), deadline_ms, on_done))
 
     def step(self, now: float) -> None:
+        for commit in [other for other in self._waiting() if other.deadline_ms <= now]:
+            self._settle(commit, timed_out_waiting("the offsets could not be committed", self._network), now)
         while self._queue and not self._in_flight:
             commit = self._queue[0]
             if not commit.offsets:
@@ -105,10 +107,15 @@ class Commits:
             else:
                 self._send(commit, now)
 
+    def _waiting(self) -> list[_Commit]:
+        """Those that are not on their way: one before them may take longer than they have time."""
+        return list(self._queue)[1:] if self._in_flight else list(self._queue)
+
     def next_deadline(self, now: float) -> float:
-        if not self._queue or self._in_flight or self._queue[0].not_before_ms <= now:
-            return float("inf")
-        return self._queue[0].not_before_ms
+        moments = [commit.deadline_ms for commit in self._waiting()]
+        if self._queue and not self._in_flight:
+            moments.append(self._queue[0].not_before_ms)
+        return min((moment for moment in moments if moment > now), default=float("inf"))
 
     def _send(self, commit: _Commit, now: float) -> None:
         self._in_flight = True

@@ -1,6 +1,9 @@
 """The consumer with its driver: what whoever calls it sees."""
 
+import threading
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.unit.client.fake_groups import FakeGroups
@@ -10,6 +13,7 @@ from ottla.client.blocking import Consumer
 from ottla.client.group.events import RebalanceListener
 from ottla.model.ids import TopicPartition
 from ottla.records.record import build_batch
+from ottla.wire.messages.groups.classic import OffsetCommitRequest
 
 TP = TopicPartition("t", 0)
 
@@ -38,3 +42,27 @@ def test_a_listener_that_fails_keeps_no_consumer_open(broker: StubBroker) -> Non
     with pytest.raises(ValueError, match="of the application's"):
         consumer.close()
     assert not consumer._thread.is_alive
+
+
+@pytest.mark.parametrize("is_committing", [False, True])
+def test_a_close_ends_in_its_time_though_nothing_can_be_committed(
+    broker: StubBroker, is_committing: bool
+) -> None:
+    answered, real = threading.Event(), broker.cluster.handlers[OffsetCommitRequest]
+
+    def never(node: int, request: Any, version: int) -> Any:
+        answered.wait(60)
+        return real(node, request, version)
+
+    broker.cluster.handlers[OffsetCommitRequest] = never
+    consumer = Consumer(bootstrap_servers=broker.address, group_id="g", auto_offset_reset="earliest")
+    consumer.subscribe(["t"])
+    while not consumer.poll(1_000):
+        pass
+    if is_committing:
+        consumer.commit_async({TP: 1})
+    began_s = time.monotonic()
+    consumer.close(timeout_ms=200)
+    took_s = time.monotonic() - began_s
+    answered.set()
+    assert took_s < 20  # a commit by itself has default_api_timeout_ms, a minute
