@@ -71,6 +71,7 @@ class BatchPrinter:
         self._decoder = decoder
         self.gaps: list[tuple[int, int]] = []
         self.invalid = 0
+        self.failure: KafkaError | None = None
         self._last_offset = -1
 
     def batch(self, batch: BatchView) -> None:
@@ -83,16 +84,25 @@ class BatchPrinter:
             elif parts:
                 parts.insert(0, "|")
             print(" ".join(parts))
+        if self.failure is not None:
+            print(f"| {self.failure}")
 
     def batch_json(self, batch: BatchView) -> None:
         """The same as one JSON object on a line."""
         document = batch_fields(batch)
         if self._deep:
-            document["records"] = [self._record_fields(batch, record) for record in self.records(batch)]
+            records = self.records(batch)
+            document["records"] = [self._record_fields(batch, record) for record in records]
+            if self.failure is not None:
+                document["error"] = str(self.failure)
         print(compact(document))
 
     def records(self, batch: BatchView) -> list[Record]:
-        """The records of a batch if they are wanted; offsets that do not follow each other are noted."""
+        """The records of a batch if they are wanted; offsets that do not follow each other are noted.
+
+        `failure` is why there are none of a batch that cannot be read.
+        """
+        self.failure = None
         if not batch.crc_ok():
             self.invalid += 1
         if not self._deep:
@@ -101,7 +111,7 @@ class BatchPrinter:
             records = read_records(batch)
         except KafkaError as error:
             self.invalid += 1
-            print(f"| {error}")
+            self.failure = error
             return []
         for record in records:
             if record.offset != self._last_offset + 1:

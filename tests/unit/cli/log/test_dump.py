@@ -137,6 +137,19 @@ def test_only_so_many_bytes(log: Path, capsys: Capture) -> None:
     assert len(out) == 3
 
 
+def test_json_stays_json_where_records_cannot_be_read(log: Path, capsys: Capture) -> None:
+    raw = bytearray(log.read_bytes())
+    raw[61] ^= 0xFF  # the length of the first record
+    log.write_bytes(raw)
+    code, out, _ = _dump(capsys, log, "--deep-iteration", "-o", "json")
+    batches = [json.loads(line) for line in out]
+    assert code == 1
+    assert "Invalid record 0" in batches[0]["error"]
+    assert [len(batch["records"]) for batch in batches] == [0, 1, 1]
+    assert "error" not in batches[1]
+    assert any(line.startswith("| Invalid record 0") for line in _dump(capsys, log, "--deep-iteration")[1])
+
+
 def test_gaps_are_told_but_are_no_damage(tmp_path: Path, capsys: Capture) -> None:
     file = tmp_path / "00000000000000000005.log"
     file.write_bytes(bytes(build_batch([(NOW, None, b"a", ())], base_offset=5)))
