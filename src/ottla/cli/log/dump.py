@@ -282,7 +282,10 @@ class OffsetIndexCheck:
         """The entries, checked on the way."""
         log = mapped(self.path.with_suffix(".log"))
         for offset, position in offset_entries(self.path):
-            found = batch_at(log, position, len(log)) if 0 <= position < len(log) else None
+            try:
+                found = batch_at(log, position, len(log)) if 0 <= position < len(log) else None
+            except KafkaError:
+                found = None  # it points into the middle of a batch, or at a damaged one
             last = -1 if found is None else found.last_offset
             if last != offset:
                 self.mismatches.append((offset, last))
@@ -313,7 +316,10 @@ class TimeIndexCheck:
         if batch is None or batch.last_offset != offset:
             self.not_found.append((offset, -1 if batch is None else batch.last_offset))
             return
-        newest = max((record.timestamp for record in read_records(batch)), default=-1)
+        try:
+            newest = max((record.timestamp for record in read_records(batch)), default=-1)
+        except KafkaError:
+            newest = -1
         if newest != timestamp:
             self.mismatches.append((timestamp, newest))
         if previous >= timestamp:

@@ -187,6 +187,31 @@ def test_a_time_index_is_printed_and_held_against_its_log(log: Path, capsys: Cap
     assert "Indexed offset: 9, found log offset: -1" in err
 
 
+def test_what_an_index_points_at_may_be_no_batch(log: Path, capsys: Capture) -> None:
+    second = struct.unpack_from(">i", log.read_bytes(), 8)[0] + 12
+    index = log.with_suffix(".index")
+    index.write_bytes(struct.pack(">ii", 1, second - 5) + struct.pack(">ii", 2, second))
+    code, out, err = _dump(capsys, index, log)
+    assert code == 1
+    assert out[1:4] == [
+        f"offset: 1 position: {second - 5}",
+        f"offset: 2 position: {second}",
+        f"Dumping {log}",
+    ]
+    assert err == f"Mismatches in :{index}\n  Index offset: 1, log offset: -1\n"
+
+
+def test_what_a_time_index_points_at_may_be_unreadable(log: Path, capsys: Capture) -> None:
+    raw = bytearray(log.read_bytes())
+    raw[61] ^= 0xFF  # the length of the first record
+    log.write_bytes(raw)
+    index = log.with_suffix(".timeindex")
+    index.write_bytes(struct.pack(">qi", NOW + 1, 1) + struct.pack(">qi", NOW + 2, 2))
+    code, out, err = _dump(capsys, index)
+    assert (code, len(out)) == (1, 3)
+    assert f"  Index timestamp: {NOW + 1}, log timestamp: -1" in err
+
+
 def test_the_sanity_of_an_index(log: Path, capsys: Capture) -> None:
     index = log.with_suffix(".index")
     index.write_bytes(struct.pack(">ii", 2, 0))
