@@ -392,7 +392,7 @@ class BrokerServer:
         self.logs.reconfigure(LogManagerSettings.from_values(self.config.values))
         await self._sockets.reconfigure(self.config, is_serving=self._serving)
         await self._shared.reconfigure(self.config)
-        await self.replicas.refresh_all_configs()
+        await self.replicas.refresh_all_configs(delta.after)
         if self.fetchers is not None:
             self.fetchers.reconfigure()
         self.lifecycle.beat_now()

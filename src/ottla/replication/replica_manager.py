@@ -588,14 +588,14 @@ class ReplicaManager:
     async def _apply_configs(self, delta: Delta, time_slice: TimeSlice) -> None:
         changed = {resource.name for resource in delta.configs if resource.type == ResourceType.TOPIC}
         for name in changed:
-            await self._refresh_config(name, time_slice)
+            await self._refresh_config(delta.after, name, time_slice)
 
-    async def _refresh_config(self, topic: str, time_slice: TimeSlice) -> None:
+    async def _refresh_config(self, after: ClusterImage, topic: str, time_slice: TimeSlice) -> None:
         """A topic's configuration, or what it inherits, has changed."""
         partitions = self._topics.get(topic)
         if not partitions:
             return
-        config, image = self._log_config(self._image, topic), self._image.topic(topic)
+        config, image = self._log_config(after, topic), after.topic(topic)
         for index, partition in list(partitions.items()):
             registration = None if image is None else image.partitions.get(index)
             with _boundary(partition, "a change of its configuration"):
@@ -603,12 +603,12 @@ class ReplicaManager:
                 partition.config_changed(None if registration is None else registration.leader_epoch)
             await time_slice.yield_to_loop()
 
-    async def refresh_all_configs(self) -> None:
-        """The broker's own defaults have changed."""
+    async def refresh_all_configs(self, after: ClusterImage) -> None:
+        """The broker's own defaults have changed, with this image: it is not applied yet, and may end leaderships."""
         time_slice = TimeSlice()
         for key in list(self._topics):
             if isinstance(key, str):
-                await self._refresh_config(key, time_slice)
+                await self._refresh_config(after, key, time_slice)
 
     # ---- directories --------------------------------------------------------------------------------------
 

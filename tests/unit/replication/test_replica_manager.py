@@ -204,6 +204,13 @@ class Hosting:
         self._image, delta = builder.build(self._offset, 1, NOW_MS)
         await self.replicas.apply(delta)
 
+    def image_with(self, *records: Any) -> ClusterImage:
+        """The image after these, which are not applied yet."""
+        builder = ImageBuilder(self._image)
+        for record in records:
+            builder.apply(record)
+        return builder.build(self._offset + 1, 1, NOW_MS)[0]
+
     async def elect(self, leader: int, epoch: int, partitions: int = 3) -> None:
         await self.apply(*(partition_of(index, self.directory, leader, epoch) for index in range(partitions)))
 
@@ -578,5 +585,29 @@ def test_a_partition_that_goes_on_where_it_was_before_its_move_has_its_role_agai
                 assert (partition in followed) == (leader == 2)
                 assert partition.leader_epoch == 5
                 await here.replicas.stop()
+
+    run(test)
+
+
+def test_a_smaller_minimum_isr_of_the_broker_commits_nothing_where_the_same_change_ends_the_leadership(
+    tmp_path: Path,
+) -> None:
+    """The broker's defaults are taken over before its replicas hear of the change."""
+
+    async def test() -> None:
+        async with hosting(tmp_path) as here:
+            minimum = 2
+            here.replicas._log_config = lambda image, topic: LogConfig(min_insync_replicas=minimum)
+            await here.elect(leader=1, epoch=0, partitions=1)
+            partition = here.replicas.leader("orders", 0)
+            await here.apply(r.PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, isr=[1]))
+            partition.append(bytearray(batch(b"not at the follower")), 1, NOW_MS)
+            minimum = 1
+            await here.replicas.refresh_all_configs(
+                here.image_with(r.PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, isr=[2], leader=2))
+            )
+            assert (partition.log.log_end_offset, partition.log.high_watermark) == (1, 0)
+            await here.replicas.refresh_all_configs(here.image_with())
+            assert (partition.log.log_end_offset, partition.log.high_watermark) == (1, 1)
 
     run(test)
