@@ -96,6 +96,7 @@ class PartitionPosition:
         self.offset_epoch = NO_LEADER_EPOCH
         self.reset = timestamp
         self.looking_up = self.validating = False
+        self.not_before_ms = float("-inf")
 
     def advanced(self, position: int, leader_epoch: int) -> None:
         """The application took what came before."""
@@ -113,7 +114,7 @@ class PartitionPosition:
         )
 
     def back_off(self, now: float, delay_ms: float) -> None:
-        """A fetch failed with an error that is worth a retry."""
+        """A fetch, or a lookup of the position, failed with an error that is worth a retry."""
         self.not_before_ms = now + delay_ms
 
     def prefer(self, replica: int, until_ms: float) -> None:
@@ -159,7 +160,7 @@ class PositionFinder:
         timestamps: dict[TopicPartition, int] = {}
         committed: list[TopicPartition] = []
         for tp, state in self._positions.items():
-            if state.position is not None or state.looking_up:
+            if state.position is not None or state.looking_up or state.not_before_ms > now:
                 continue
             if state.needs_committed:
                 state.looking_up = True
@@ -213,6 +214,9 @@ class PositionFinder:
         if state is None or state.reset != asked or state.position is not None:
             return  # moved or unassigned meanwhile
         if error is not None:
+            # Whoever lacks a right may be given it, a partition may be added: the application hears of it.
+            state.looking_up = False
+            state.back_off(now, self._config.retry_backoff_max_ms)
             self._report(error)
             return
         if result.offset < 0:

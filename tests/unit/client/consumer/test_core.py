@@ -532,6 +532,30 @@ def test_a_partition_that_does_not_exist_is_named() -> None:
         rig.read(1)
 
 
+def test_a_partition_that_could_not_be_looked_up_is_read_once_it_can() -> None:
+    rig = Rig()
+    refused = [True]
+    real = rig.cluster._describe
+
+    def describe(name: str, request: Any) -> Any:
+        described = real(name, request)
+        if refused[0]:
+            described.error_code, described.partitions = ErrorCode.TOPIC_AUTHORIZATION_FAILED, []
+        return described
+
+    rig.cluster._describe = describe  # type: ignore[method-assign]
+    fill(rig.topic.partitions[0], b"a")
+    rig.assign()
+    for _ in range(5):
+        with pytest.raises(KafkaError, match="TOPIC_AUTHORIZATION_FAILED"):
+            rig.read(1)
+        rig.cluster.run_for(10_000)
+    refused[0] = False
+    rig.core.metadata.invalidate()
+    rig.cluster.run_for(5_000)
+    assert values(rig.read(1)) == [b"a"]
+
+
 def test_a_topic_made_anew_is_read_under_its_new_id() -> None:
     rig = Rig(metadata_max_age_ms=500)
     fill(rig.topic.partitions[0], b"old")
