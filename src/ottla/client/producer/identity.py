@@ -218,6 +218,8 @@ class ProducerIdentity:
         if not self._to_restart or not self.is_known or self._on_gap is not OnGap.RAISE_EPOCH:
             return
         if self.epoch >= MAX_EPOCH:
+            if any(batch.in_flight for tp in self._to_restart for batch in self.partitions[tp].in_flight):
+                return  # without their numbers, those that come back would not find their place in the queue
             self.producer_id, self.epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
             for tp in self._to_restart:
                 self._renumber_later(tp)

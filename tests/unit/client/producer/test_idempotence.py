@@ -239,6 +239,29 @@ def test_an_epoch_at_its_end_asks_for_a_new_id() -> None:
     assert (other.producer_id, other.producer_epoch, other.base_sequence) == (8, 0, 0)
 
 
+def test_batches_keep_their_order_when_the_id_is_used_up() -> None:
+    rig = Rig(linger_ms=0)
+    rig.settle([rig.send(b"0")])
+    identity = rig.producer.sender.identity
+    assert identity is not None
+    identity.epoch = MAX_EPOCH
+    rig.settle([rig.send(b"1")])
+    used_up = identity.producer_id
+    # The first is refused, for whatever reason; the second is therefore, and says so later.
+    refuse(rig, 1, answer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    rig.cluster.faults.append(
+        lambda node, request, version: 200.0 if isinstance(request, ProduceRequest) else None
+    )
+    deliveries = [rig.send(b"2")]
+    rig.cluster.pump()
+    deliveries.append(rig.send(b"3"))
+    rig.cluster.pump()
+    rig.cluster.run_for(100)
+    rig.settle(deliveries)
+    assert rig.values() == [b"0", b"1", b"2", b"3"]
+    assert identity.producer_id != used_up
+
+
 def test_nothing_new_goes_out_while_a_number_is_unresolved() -> None:
     who = identity()
     who.number(first := make_batch())
