@@ -14,6 +14,9 @@ Suffixes as in Kafka: `.deleted` files only wait to be unlinked; `.cleaned` ones
 finished; `.swap` ones a compaction that was, unless a `.cleaned` file at or before them shows that its segments
 had not all been renamed yet.
 
+Messages of before Kafka 0.11, which Apache still reads, are not read: where they would be cut off as damaged, the log
+is refused and they stay.
+
 Runs in a thread at start, before anybody else knows the log. `check`, called for every batch, may raise to end it: the
 log is then as after a crash, and its log file as it was.
 """
@@ -49,7 +52,7 @@ from ottla.storage.producers.state import (
     rebuild_producer_state,
     replay_batch,
 )
-from ottla.storage.segment.file_records import BASE_OFFSET, LEADER_EPOCH
+from ottla.storage.segment.file_records import BASE_OFFSET, LEADER_EPOCH, is_legacy
 from ottla.storage.segment.indexes import AbortedTransaction, CorruptIndexError
 from ottla.storage.segment.segment import LogSegment
 
@@ -280,6 +283,12 @@ class LogLoader:
                 self._replay(segment, batch)
                 valid, expected = position + batch.size_bytes, batch.next_offset
         except KafkaError as error:
+            if is_legacy(segment.file().fd, valid, segment.size_bytes):
+                raise KafkaError(
+                    ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+                    f"{segment.path} has messages in the format of before Kafka 0.11, which Ottla does not read. They "
+                    "are as they were: let Apache Kafka serve this directory, and copy the topic or delete it",
+                ) from error
             logger.warning("%s: segment %d, position %d: %s", self._dir, segment.base_offset, valid, error)
         truncated = segment.truncate_to_position(valid)
         if truncated:

@@ -8,6 +8,7 @@ what to read in a thread first.
 """
 
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
@@ -200,6 +201,20 @@ def read_base_offset(fd: int, position: int, pread: Pread = os.pread) -> int:
     if len(buf) < HEADER_SIZE or buf[MAGIC_OFFSET] != MAGIC:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"No batch at position {position}")
     return int.from_bytes(buf[:8], "big")
+
+
+def is_legacy(fd: int, position: int, end: int) -> bool:
+    """Does a message of magic 0 or 1 begin at a position, as before Kafka 0.11? Its own checksum proves it."""
+    head = os.pread(fd, MAGIC_OFFSET + 1, position)
+    if len(head) <= MAGIC_OFFSET or head[MAGIC_OFFSET] >= MAGIC:
+        return False
+    following = position + LOG_OVERHEAD + int.from_bytes(head[8:12], "big")
+    if not position + MAGIC_OFFSET < following <= end:
+        return False
+    checksum = 0
+    for start in range(position + MAGIC_OFFSET, following, CHUNK_BYTES):
+        checksum = zlib.crc32(os.pread(fd, min(CHUNK_BYTES, following - start), start), checksum)
+    return checksum == int.from_bytes(head[12:16], "big")
 
 
 def read_batches(fd: int, position: int, end: int, keep: object = None) -> Iterator[tuple[int, BatchView]]:

@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import struct
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -265,6 +267,52 @@ def test_a_crash_while_a_compaction_is_put_in_place_loses_no_index(
     again = open_log(log.dir, SMALL, recovery_point=40)
     assert again.aborted_transactions(0, 40) == [aborted]
     assert values_of(again) == expected
+
+
+def legacy(magic: int, value: bytes) -> bytes:
+    """A message as before Kafka 0.11: its checksum is a CRC-32, and covers all from the magic on."""
+    body = struct.pack(">bb", magic, 0) + (struct.pack(">q", NOW) if magic else b"")
+    body += struct.pack(">ii", -1, len(value)) + value
+    message = struct.pack(">I", zlib.crc32(body)) + body
+    return struct.pack(">qi", 0, len(message)) + message
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("rest", [b"", b"half a message"])
+def test_messages_of_before_kafka_0_11_are_refused_and_not_cut_off(
+    tmp_path: Path, magic: int, clean: bool, rest: bytes
+) -> None:
+    log = open_log(tmp_path, SMALL)
+    log.close()
+    content = legacy(magic, b"x" * 40) + rest
+    log.segments[0].path.write_bytes(content)
+    with pytest.raises(KafkaError, match=r"before Kafka 0\.11") as caught:
+        open_log(log.dir, SMALL, clean=clean)
+    assert caught.value.code is ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    assert log.segments[0].path.read_bytes() == content
+
+
+def test_messages_of_before_kafka_0_11_behind_later_ones_are_refused_too(log: Log) -> None:
+    log.flush(now_ms=NOW)
+    log.close()
+    last = log.segments[-1].path
+    content = last.read_bytes() + legacy(1, b"v")
+    last.write_bytes(content)
+    with pytest.raises(KafkaError, match=r"before Kafka 0\.11"):
+        open_log(log.dir, SMALL, recovery_point=40, clean=True)
+    assert last.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    "garbage", [bytes(200), legacy(1, b"x" * 40)[:-1], legacy(1, b"x" * 40)[:-1] + b"y", b"\1" * 200]
+)
+def test_what_only_looks_like_an_old_message_is_damage(tmp_path: Path, garbage: bytes) -> None:
+    log = open_log(tmp_path, SMALL)
+    log.close()
+    log.segments[0].path.write_bytes(garbage)
+    assert open_log(log.dir, SMALL).log_end_offset == 0
+    assert log.segments[0].path.read_bytes() == b""
 
 
 def test_an_unfinished_compaction_is_thrown_away(log: Log) -> None:
