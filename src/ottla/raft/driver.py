@@ -31,7 +31,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
 from ottla.model.tasks import guarded, report, spawn, spawn_restarting
 from ottla.model.time_slice import TimeSlice
-from ottla.net.errors import ConnectionLost
+from ottla.net.errors import ConnectionLost, UnsupportedVersion
 from ottla.net.nodes import ConnectionRefused
 from ottla.net.peers import Node
 from ottla.raft.answers import Asked
@@ -45,6 +45,8 @@ from ottla.records.batch import BatchView
 from ottla.security.acls import NODE_IS_REFUSED
 from ottla.storage.errors import StorageError, is_out_of_files
 from ottla.wire.messages.nodes.raft import EndQuorumEpochRequest
+from ottla.wire.primitives import WireError
+from ottla.wire.registry import response_class
 
 logger = logging.getLogger(__name__)
 
@@ -452,21 +454,22 @@ class RaftDriver:
             outcome: Pending[Any] = Pending.failed(ConnectionLost(f"{send.to.address}: no network"))
         else:
             outcome = self._client.ask(send.to, send.request, timeout_ms=send.timeout_ms)
-        outcome.then(lambda done: self._step(lambda: self._receive_answer(send.send_id, send.to, done)))
+        outcome.then(lambda done: self._step(lambda: self._receive_answer(send, done)))
 
-    def _receive_answer(self, send_id: int, node: Node, outcome: Pending[Any]) -> None:
-        self._notifying.discard(send_id)
+    def _receive_answer(self, send: Send, outcome: Pending[Any]) -> None:
+        self._notifying.discard(send.send_id)
         self._check_all_notified()
-        self._last_answer = send_id
-        if outcome.error is None:
-            self._check_cluster(node, outcome.result())
-            self._check_allowed(node, outcome.result())
+        self._last_answer = send.send_id
+        response = _response_in(outcome, send.request)
+        if response is not None:
+            self._check_cluster(send.to, response)
+            self._check_allowed(send.to, response)
             try:
-                self._core.answered(send_id, outcome.result(), self._now_ms())
+                self._core.answered(send.send_id, response, self._now_ms())
                 return
             except Exception as error:  # noqa: BLE001 - what others send must not stop this node
                 report(error, name="taking a voter's answer", owner=OWNER)
-        self._core.failed(send_id, self._now_ms(), refused=isinstance(outcome.error, ConnectionRefused))
+        self._core.failed(send.send_id, self._now_ms(), refused=isinstance(outcome.error, ConnectionRefused))
 
     def _check_cluster(self, node: Node, response: Any) -> None:
         """Nobody of another cluster will ever be of use: whoever wonders why nothing happens has to be told."""
@@ -687,6 +690,17 @@ class RaftDriver:
         """Lets go of old snapshots and segments."""
         for delete in self.log.clean(self._clock.now_ms()):
             await self._run(delete)
+
+
+def _response_in(outcome: Pending[Any], request: Any) -> Any | None:
+    """None if there was none. Who has no version that can say this (a pre-vote, before Kafka 4.0) has told us so."""
+    if outcome.error is None:
+        return outcome.result()
+    if not isinstance(outcome.error, UnsupportedVersion | WireError):
+        return None
+    response = response_class(request.API_KEY)()
+    response.error_code = int(ErrorCode.UNSUPPORTED_VERSION)
+    return response
 
 
 def _resolve(future: "asyncio.Future[Any]", outcome: object) -> None:

@@ -11,7 +11,7 @@ from ottla.metadata.loader import MetadataLoader
 from ottla.metadata.registrations import Endpoint
 from ottla.metadata.serde import encode_records, read_record_batch
 from ottla.metadata.snapshot import SnapshotId
-from ottla.raft.driver import RaftDriver, RaftOptions
+from ottla.raft.driver import NodeAsker, RaftDriver, RaftOptions
 from ottla.raft.formatting import format_metadata, standalone_voters
 from ottla.raft.metadata_log import MetadataLog, MetadataLogConfig
 from ottla.raft.snapshots import SnapshotReader
@@ -104,6 +104,7 @@ def driver(
     key: ReplicaKey = KEY,
     static_voters: VoterSet | None = None,
     append_linger_ms: int = 0,
+    client: NodeAsker | None = None,
 ) -> RaftDriver:
     options = RaftOptions(
         cluster_id=CLUSTER_ID,
@@ -113,7 +114,7 @@ def driver(
         append_linger_ms=append_linger_ms,
         log_config=config or MetadataLogConfig(),
     )
-    return RaftDriver(options, clock or ManualClock(1_000_000))
+    return RaftDriver(options, clock or ManualClock(1_000_000), client)
 
 
 def topic(name: str) -> r.TopicRecord:

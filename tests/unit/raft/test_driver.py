@@ -24,14 +24,17 @@ from ottla.metadata.image import ClusterImage
 from ottla.metadata.registrations import Endpoint
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import METADATA_TOPIC_ID, ZERO_UUID
+from ottla.model.pending import Pending
+from ottla.net.peers import Node
 from ottla.raft.answers import Asked
-from ottla.raft.core import MAX_CLAIMED_EPOCH
+from ottla.raft.core import MAX_CLAIMED_EPOCH, Role
 from ottla.raft.driver import MAINTENANCE_INTERVAL_S, RaftDriver
 from ottla.raft.formatting import format_metadata
 from ottla.raft.metadata_log import MetadataLogConfig
 from ottla.raft.quorum_state import MAX_EPOCH, ElectionState, QuorumStateError, QuorumStateFile
 from ottla.raft.voters import SUPPORTED_KRAFT_VERSIONS, ReplicaKey, VoterNode, VoterSet
 from ottla.wire.codec import encode
+from ottla.wire.framing import request_frame
 from ottla.wire.messages import fetch as f
 from ottla.wire.messages.nodes import raft as m
 
@@ -593,6 +596,38 @@ def test_who_asks_may_leave_before_the_answer(tmp_path: Path) -> None:
         await committed(raft, listener, raft.append(frames(MV)))
 
     run(with_driver(tmp_path, work))
+
+
+def test_who_asks_voters_without_pre_votes_stands_for_election(tmp_path: Path) -> None:
+    """Apache Kafka before 4.0 has no version of Vote that can ask for one: KafkaNetworkChannel answers for it."""
+
+    class OldVoters:
+        def __init__(self) -> None:
+            self.asked: list[m.VoteRequest] = []
+
+        def ask(self, to: Node, request: Any, *, timeout_ms: float | None = None) -> Pending[Any]:
+            if isinstance(request, m.VoteRequest):
+                try:
+                    request_frame(request, 1, 0, "raft")
+                except KafkaError as error:
+                    return Pending.failed(error)
+                self.asked.append(request)
+            return Pending()
+
+    async def main() -> None:
+        voters = OldVoters()
+        ids = {n: (Endpoint("CONTROLLER", "127.0.0.1", n),) for n in (1, 2, 3)}
+        clock = ManualClock(1_000_000)
+        raft, listener = loaded(tmp_path, clock=clock, static_voters=VoterSet.static(ids), client=voters)
+        await raft.start(listener)
+        clock.advance(60_000)
+        raft._step(lambda: None)
+        await asyncio.wait_for(until(lambda: len(voters.asked) == 2), 30)
+        assert raft.state.role is Role.CANDIDATE
+        assert not any(request.topics[0].partitions[0].pre_vote for request in voters.asked)
+        await raft.stop()
+
+    run(main())
 
 
 def test_an_election_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
