@@ -152,12 +152,15 @@ class MetadataLog:
             )
 
     def _truncate_to_latest_snapshot(self, now_ms: int) -> None:
-        """A snapshot that knows more than the log replaces it."""
+        """A snapshot that knows more than the log replaces it.
+
+        Whatever epoch a log that ends before it is of: what a snapshot has is committed, and what contradicts it never
+        was. Kafka keeps such a log and is sent the same snapshot for ever, which it has already.
+        """
         latest = self.latest_snapshot
         if latest is None:
             return
-        epoch = max(self._log.epochs.latest, 0)
-        if latest.epoch > epoch or (latest.epoch == epoch and latest.end_offset > self.end_offset):
+        if latest.epoch > max(self._log.epochs.latest, 0) or latest.end_offset > self.end_offset:
             self._log.truncate_fully_and_start_at(latest.end_offset, now_ms)
             for delete in self._forget_before(latest):
                 delete()

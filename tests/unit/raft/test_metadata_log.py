@@ -351,6 +351,18 @@ def test_a_crash_before_the_log_begins_anew_is_made_good(tmp_path: Path) -> None
     again.close()
 
 
+def test_a_crash_before_a_log_of_a_lost_epoch_begins_anew_is_made_good(tmp_path: Path) -> None:
+    """The leader of epoch 5 committed nothing; that of epoch 6 had records of epoch 4, and a snapshot of them."""
+    log = opened(tmp_path)
+    log.append_as_follower(records_batch(0, 3, "a") + records_batch(1, 5, "lost"), 5, NOW_MS)
+    made = SnapshotId(40, 4)
+    fetched(log, made, b"".join(snapshot_batches(4, (1,)))).freeze()
+    log.close()
+    again = opened(tmp_path)
+    assert (again.start_offset, again.end, again.snapshots) == (40, OffsetAndEpoch(40, 4), [made])
+    again.close()
+
+
 def test_pieces_that_do_not_fit_are_not_taken(log: MetadataLog) -> None:
     made = SnapshotId(40, 3)
     writer = SnapshotWriter(log, made, 100)
