@@ -298,13 +298,13 @@ class ControllerRuntime:
             frames.append(encode_frame(record, record_version(record, metadata_version)))
             if len(frames) % ITEMS_PER_STEP == 0:
                 yield
-        if not result.atomic:
-            return list(split_frames(frames, MAX_RECORDS_PER_USER_OP))
-        if batch_size_bound(frames) > MAX_BATCH_BYTES:
+        # A single record goes into one batch, too: the log would fail with it, and each controller after the other.
+        largest = frames if result.atomic else [max(frames, key=len)]
+        if batch_size_bound(largest) > MAX_BATCH_BYTES:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation."
             )
-        return [frames]
+        return [frames] if result.atomic else list(split_frames(frames, MAX_RECORDS_PER_USER_OP))
 
     def _metadata_version(self, records: Sequence[MetadataRecord]) -> int:
         """The version to write in; a log that has none yet is about to have one."""

@@ -466,6 +466,23 @@ async def led_by_one_of_two(controller: Controller) -> None:
     assert leader(controller) == NO_LEADER
 
 
+def test_a_registration_that_no_batch_has_room_for_is_refused(directory: Path) -> None:
+    failures: list[Exception] = []
+
+    async def work(controller: Controller) -> None:
+        listeners = [
+            lifecycle.Listener(name=f"l{number}", host="h" * 32_000, port=1, security_protocol=0)
+            for number in range(300)
+        ]
+        refused = await controller.register_broker(registration(1, listeners=listeners), CONTEXT)
+        assert refused.error_code == ErrorCode.POLICY_VIOLATION
+        taken = await controller.register_broker(registration(1), CONTEXT)
+        assert taken.error_code == ErrorCode.NONE
+
+    assert set(run(directory, work, failures=failures).brokers) == {1}
+    assert failures == []
+
+
 def leader(controller: Controller) -> int:
     return controller.image.topics_by_name["t"].partitions[0].leader
 
