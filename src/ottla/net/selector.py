@@ -161,7 +161,7 @@ class InlineDriver:
     def _connect(self, action: Connect) -> None:
         try:
             found = socket.getaddrinfo(action.host, action.port, type=socket.SOCK_STREAM)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the latter of what cannot be a name
             self._lost(action.link, reason_of(error))
             return
         endpoints = [(family, kind, proto, address) for family, kind, proto, _, address in found]

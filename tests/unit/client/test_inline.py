@@ -197,6 +197,18 @@ def test_a_name_that_cannot_be_resolved() -> None:
         client.start()
 
 
+@pytest.mark.parametrize("host", ["broker..example", "b" * 64])
+def test_what_cannot_be_a_name_is_an_address_that_fails(host: str, broker: StubBroker) -> None:
+    """A broker may advertise anything, and no resolver gets to see this."""
+    client = InlineClient(bootstrap_servers=f"{host}:9092", bootstrap_timeout_ms=0)
+    with pytest.raises(NoBrokersAvailable, match=rf"{host}:9092: .*label"):
+        client.start()
+    with InlineClient(
+        bootstrap_servers=f"{host}:9092,{broker.address}", bootstrap_timeout_ms=20_000
+    ) as reached:
+        assert reached.topics()
+
+
 def test_the_next_address_is_tried(broker: StubBroker) -> None:
     with InlineClient(
         bootstrap_servers=f"127.0.0.1:1,{broker.address}", bootstrap_timeout_ms=20_000
