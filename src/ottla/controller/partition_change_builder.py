@@ -189,9 +189,11 @@ class PartitionChangeBuilder:
     def _record_last_known_leader(self, record: PartitionChangeRecord) -> None:
         if not self._elr_enabled:
             return
-        if record.leader == NO_LEADER and not self.partition.last_known_elr:
+        known = self.partition.last_known_elr
+        if record.leader == NO_LEADER and not known:
             record.last_known_elr = [self.partition.leader]
-        elif record.leader >= 0 and self.partition.last_known_elr:
+        elif known and (record.leader >= 0 or not set(known) <= set(self.replicas)):
+            # As in _fill_elr: with whoever is left out goes its log.
             record.last_known_elr = []
 
 

@@ -276,6 +276,28 @@ def test_a_move_may_be_changed_on_the_way() -> None:
     assert state(cluster).replicas == (1, 2)
 
 
+def test_the_last_leader_is_forgotten_when_its_move_is_called_off() -> None:
+    """Its log is deleted: if it is wanted again, it begins with none."""
+    cluster = Cluster(1, 5, 6)
+    cluster.add_topic("t", [[1]], unclean_leader_election_enable="true")
+    assert move(cluster, [5, 6]) == (0, None)
+    assert alter(cluster, 1, [1, 5]).error_code == 0
+    for broker_id in (6, 1, 5):
+        cluster.apply(*fence_broker(cluster.rules, broker_id))
+    assert move(cluster, None) == (0, None)
+    after = state(cluster)
+    assert (after.replicas, after.isr, after.elr, after.leader) == ((1,), (), (), -1)
+    assert after.last_known_elr == ()
+    cluster.apply(*unfence_broker(cluster.rules, cluster.image.brokers[5]))
+    unclean = "unclean.leader.election.enable"
+    for value, leader in (("false", -1), ("true", 5)):
+        cluster.apply(r.ConfigRecord(resource_type=2, resource_name="t", name=unclean, value=value))
+        assert move(cluster, [5]) == (0, None)
+        repaired(cluster)
+        after = state(cluster)
+        assert (after.replicas, after.leader, after.last_known_elr) == ((5, 1), leader, ())
+
+
 @pytest.mark.parametrize(
     ("replicas", "number", "allow", "code"),
     [
