@@ -190,7 +190,7 @@ class PartitionChangeBuilder:
         if not self._elr_enabled:
             return
         known = self.partition.last_known_elr
-        if record.leader == NO_LEADER and not known:
+        if record.leader == NO_LEADER and not known and self.partition.has_leader:
             record.last_known_elr = [self.partition.leader]
         elif known and (record.leader >= 0 or not set(known) <= set(self.replicas)):
             # As in _fill_elr: with whoever is left out goes its log.

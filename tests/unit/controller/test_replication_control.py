@@ -298,6 +298,19 @@ def test_the_last_leader_is_forgotten_when_its_move_is_called_off() -> None:
         assert (after.replicas, after.leader, after.last_known_elr) == ((5, 1), leader, ())
 
 
+def test_nobody_is_no_last_known_leader() -> None:
+    """The partition has lost its leader before there were eligible leader replicas."""
+    cluster = Cluster(1, 2, 3, elr=False)
+    cluster.add_topic("t", [[1]])
+    assert move(cluster, [2, 3]) == (0, None)
+    cluster.apply(*fence_broker(cluster.rules, 1))
+    assert (state(cluster).leader, state(cluster).isr) == (-1, (1,))
+    cluster.apply(r.FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=1))
+    assert move(cluster, None) == (0, None)
+    after = state(cluster)
+    assert (after.replicas, after.leader, after.last_known_elr) == ((1,), -1, ())
+
+
 @pytest.mark.parametrize(
     ("replicas", "number", "allow", "code"),
     [
