@@ -94,6 +94,8 @@ def test_an_old_version_names_no_epochs() -> None:
         (1, [1, 1], {}, ErrorCode.INVALID_REQUEST),
         (1, [], {}, ErrorCode.INVALID_REQUEST),
         (1, [1], {"leader_recovery_state": 1}, ErrorCode.INVALID_REQUEST),
+        (1, [1], {"leader_recovery_state": 2}, ErrorCode.INVALID_REQUEST),
+        (1, [1], {"leader_recovery_state": -1}, ErrorCode.INVALID_REQUEST),
         (1, [1, 2], {"epochs": [-1, 999]}, ErrorCode.INELIGIBLE_REPLICA),
     ],
 )
