@@ -11,7 +11,7 @@ stops leading. Owned by the raft core.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from ottla import __version__
 from ottla.metadata.features import KRAFT_VERSION, VersionRange
@@ -29,6 +29,10 @@ from ottla.wire.messages.logs.control import KRaftVersionRecord
 from ottla.wire.messages.nodes import raft as m
 
 Refusal = tuple[ErrorCode, str | None]
+
+# What a record of the voters may come to, some hundred bytes each: a snapshot has it in its first megabyte, or no node
+# that begins with that snapshot starts again.
+MAX_VOTERS_BYTES: Final = 1 << 19
 
 
 # --- adding
@@ -53,6 +57,9 @@ def add_voter(core: Replica, token: int, request: m.AddRaftVoterRequest) -> m.Ad
             ErrorCode.DUPLICATE_VOTER,
             f"The voter id for {_text(key)} is already part of the set of voters {_all(voters)}.",
         )
+    added = voters.added(VoterNode(key, endpoints))
+    if refusal is None and added is not None and _is_too_large(added):
+        refusal = ErrorCode.INVALID_REQUEST, "Add voter request has endpoints that no snapshot has room for"
     where = _address(endpoints, core.controller_listener)
     if refusal is None and where is not None:
         ask = ApiVersionsRequest(client_software_name="ottla", client_software_version=__version__)
@@ -187,6 +194,8 @@ def _update_voter(core: Replica, request: m.UpdateRaftVoterRequest) -> ErrorCode
     updated = voters.updated(VoterNode(key, endpoints, kraft_versions), any_directory=not reconfigurable)
     if updated is None:
         return ErrorCode.VOTER_NOT_FOUND
+    if _is_too_large(updated):
+        return ErrorCode.INVALID_REQUEST
     if not reconfigurable:
         leader.volatile_voters = updated
     elif updated != voters:
@@ -309,6 +318,10 @@ def _refused_change(core: Replica, what: str) -> Refusal | None:
 
 def _is_committed(core: Replica, entry: QuorumEntry) -> bool:
     return entry.voters_offset < core.state.high_watermark
+
+
+def _is_too_large(voters: VoterSet) -> bool:
+    return len(encode(voters.to_record(), 0)) > MAX_VOTERS_BYTES
 
 
 def _append_voters(core: Replica, voters: VoterSet) -> int:

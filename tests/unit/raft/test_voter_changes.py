@@ -32,6 +32,12 @@ def api_versions(versions: VersionRange = SUPPORTED_KRAFT_VERSIONS, error: int =
     return ApiVersionsResponse(error_code=error, api_keys=[], supported_features=[feature])
 
 
+def too_many() -> list[m.Listener]:
+    """Of a voter that means to end the quorum: a snapshot with all of them could not be read again."""
+    hosts = [m.Listener(name=f"l{number}", host="h" * 30_000, port=1) for number in range(40)]
+    return [m.Listener(name="CONTROLLER", host="host", port=1), *hosts]
+
+
 def begin_adding(node: Replica, **fields: Any) -> tuple[int, Send]:
     """4, which follows the log, is to be added; gives the number of the answer and what 4 is asked."""
     node.ask(r.fetch(node, 4, max_wait_ms=0))
@@ -84,6 +90,11 @@ def test_who_does_not_wait_for_the_commit_is_answered_when_it_is_appended() -> N
             "Add voter request didn't include the endpoint for the default listener CONTROLLER",
         ),
         ({"voter_id": 2}, ErrorCode.DUPLICATE_VOTER, "The voter id for ReplicaKey(id=2, directoryId="),
+        (
+            {"listeners": too_many()},
+            ErrorCode.INVALID_REQUEST,
+            "Add voter request has endpoints that no snapshot has room for",
+        ),
     ],
 )
 def test_who_is_not_added(fields: dict[str, Any], code: ErrorCode, message: str) -> None:
@@ -279,6 +290,7 @@ def test_a_voter_says_where_it_is_reached() -> None:
         ({"current_leader_epoch": 99}, ErrorCode.UNKNOWN_LEADER_EPOCH),
         ({"voter_id": -1}, ErrorCode.INVALID_REQUEST),
         ({"listeners": []}, ErrorCode.INVALID_REQUEST),
+        ({"listeners": too_many()}, ErrorCode.INVALID_REQUEST),
         ({"versions": VersionRange(1, 0)}, ErrorCode.INVALID_REQUEST),
         ({"versions": VersionRange(0, 0)}, ErrorCode.INVALID_REQUEST),
         ({"voter_id": 9}, ErrorCode.VOTER_NOT_FOUND),
