@@ -461,6 +461,20 @@ def test_brokers_go_on_trusting_one_another(authority: Authority, tmp_path: Path
         identity.renewed(both)
 
 
+def test_stores_that_have_expired_can_be_replaced(authority: Authority, tmp_path: Path) -> None:
+    made = config("SSL", **stores(authority, tmp_path))
+    write_store(tmp_path / "node.pem", authority.issue(days=-1))
+    identity = ListenerTls(made, "IN")
+    # By those with which brokers reach one another, that is.
+    write_store(tmp_path / "node.pem", Authority(tmp_path / "foreign", "Foreign").issue())
+    with pytest.raises(ConfigError, match="a broker with the new stores would not reach one with the old"):
+        identity.renewed(made)
+    write_store(tmp_path / "node.pem", authority.issue())
+    renewed = identity.renewed(made)
+    assert renewed is not None
+    assert renewed.certificate.not_after > identity.certificate.not_after
+
+
 def test_a_trust_store_cannot_be_added_while_it_runs(authority: Authority, tmp_path: Path) -> None:
     keys = stores(authority, tmp_path)
     without = {key: value for key, value in keys.items() if "truststore" not in key}
