@@ -143,8 +143,9 @@ async def _keep_renewed(node: "Node", renew: Renew) -> None:
     """A certificate that is renewed is served at once, without a restart (KIP-226)."""
     while True:
         await asyncio.sleep(RENEWAL_INTERVAL_S)
-        if await asyncio.to_thread(renew):
-            await node.reload_stores()
+        await asyncio.to_thread(renew)
+        # Also if nothing was due: what was written before may not have been taken, and is tried again.
+        await node.reload_stores()
 
 
 def _end_in_time(why: str) -> None:

@@ -1,7 +1,14 @@
 """How a node ends as a process, and what its log looks like."""
 
+import asyncio
 import subprocess
 import sys
+from typing import cast
+
+import pytest
+
+from ottla.node import main
+from ottla.node.node import Node
 
 HANGS = """
 import sys, time
@@ -64,3 +71,28 @@ def test_what_clients_call_themselves_writes_no_line_of_its_own() -> None:
     assert lines[2].endswith("ERROR a bug (ottla.coordinator)")
     assert lines[3] == "Traceback (most recent call last):"
     assert lines[-1] == "ValueError: a trace has lines"
+
+
+def test_a_renewed_certificate_that_was_not_taken_is_offered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is due again weeks after the one that is served has expired."""
+    monkeypatch.setattr(main, "RENEWAL_INTERVAL_S", 0)
+    due = [True, False, False]
+    taken = asyncio.Event()
+
+    class Reluctant:
+        offers = 0
+
+        async def reload_stores(self) -> None:
+            self.offers += 1
+            if self.offers == 3:
+                taken.set()
+
+    async def serve() -> None:
+        keeping = asyncio.create_task(
+            main._keep_renewed(cast(Node, Reluctant()), lambda: due.pop(0) if due else False)
+        )
+        async with asyncio.timeout(30):
+            await taken.wait()
+        keeping.cancel()
+
+    asyncio.run(serve())
