@@ -305,10 +305,23 @@ def _delete_groups(request: Any, response: Any) -> Iterator[Item]:
 
 
 def _of_group(request: Any, response: Any) -> Iterator[Item]:
-    """Offsets of a group: deleted, or set."""
-    code = None if response is None else response.error_code
-    names = [getattr(each, "topic_name", None) or getattr(each, "name", None) for each in request.topics]
-    yield Item("GROUP", request.group_id, {"offsets_of": names}, code)
+    """Offsets of a group, deleted or set: the topics by what came of them, which need not be one thing for all."""
+    by_code: dict[int | None, dict[str, None]] = {}
+    if response is None or response.error_code:
+        code = None if response is None else response.error_code
+        by_code[code] = dict.fromkeys(map(_topic_name, request.topics))
+    else:
+        # Not those of the request, out of which handlers take what they refuse.
+        for topic in response.topics if hasattr(response, "topics") else response.responses:
+            for answer in getattr(topic, "partitions", (topic,)):
+                by_code.setdefault(answer.error_code, {})[_topic_name(topic)] = None
+    for code, names in by_code.items():
+        yield Item("GROUP", request.group_id, {"offsets_of": list(names)}, code)
+
+
+def _topic_name(topic: Any) -> str:
+    name: str = topic.topic_name if hasattr(topic, "topic_name") else topic.name
+    return name
 
 
 # --- the cluster

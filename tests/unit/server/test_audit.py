@@ -25,7 +25,7 @@ from ottla.server.context import Context, Sender
 from ottla.server.forwarding import FORWARDABLE
 from ottla.wire.framing import RequestHeader
 from ottla.wire.messages.admin import cluster, configs, log_dirs, quotas, topics
-from ottla.wire.messages.groups import classic
+from ottla.wire.messages.groups import classic, share
 from ottla.wire.messages.nodes import broker_lifecycle, raft, replication
 from ottla.wire.messages.security import acls, scram, tokens
 from ottla.wire.registry import APIS
@@ -434,6 +434,65 @@ def test_partitions_and_the_cluster(world: World) -> None:
         classic.DeleteGroupsResponse(results=[classic.DeletableGroupResult(group_id="g")]),
     )
     assert (line["resource_type"], line["resource"]) == ("GROUP", "g")
+
+
+def test_offsets_of_a_group_by_what_came_of_them(world: World) -> None:
+    subscribed, unknown = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def told(request: Any, response: Any) -> list[tuple[Any, ...]]:
+        lines = world.ask(request, response)
+        assert {(line["resource_type"], line["resource"]) for line in lines} == {("GROUP", "g")}
+        return [(line["result"], line["details"]["offsets_of"]) for line in lines]
+
+    def answered(name: str, *codes: int) -> classic.OffsetDeleteResponseTopic:
+        partitions = [
+            classic.OffsetDeleteResponsePartition(partition_index=index, error_code=int(code))
+            for index, code in enumerate(codes)
+        ]
+        return classic.OffsetDeleteResponseTopic(name=name, partitions=partitions)
+
+    # Handlers take out of a request what they refuse.
+    deleted = classic.OffsetDeleteRequest(group_id="g", topics=[])
+    topics_of = [
+        answered("a", 0, unknown),
+        answered("b", subscribed),
+        answered("c", DENIED),
+        answered("d", 0),
+    ]
+    assert told(deleted, classic.OffsetDeleteResponse(topics=topics_of)) == [
+        ("NONE", ["a", "d"]),
+        (unknown.name, ["a"]),
+        (subscribed.name, ["b"]),
+    ]
+    asked = [classic.OffsetDeleteRequestTopic(name="a", partitions=[])]
+    deleted = classic.OffsetDeleteRequest(group_id="g", topics=asked)
+    assert told(deleted, KafkaError(ErrorCode.NON_EMPTY_GROUP)) == [("NON_EMPTY_GROUP", ["a"])]
+    altered = share.AlterShareGroupOffsetsResponse(
+        responses=[
+            share.AlterShareGroupOffsetsResponseTopic(
+                topic_name="a",
+                topic_id=ZERO_UUID,
+                partitions=[
+                    share.AlterShareGroupOffsetsResponsePartition(partition_index=0, error_code=int(unknown))
+                ],
+            )
+        ]
+    )
+    assert told(share.AlterShareGroupOffsetsRequest(group_id="g", topics=[]), altered) == [
+        (unknown.name, ["a"])
+    ]
+    forgotten = share.DeleteShareGroupOffsetsResponse(
+        responses=[
+            share.DeleteShareGroupOffsetsResponseTopic(topic_name="a", topic_id=ZERO_UUID),
+            share.DeleteShareGroupOffsetsResponseTopic(
+                topic_name="b", topic_id=ZERO_UUID, error_code=int(unknown)
+            ),
+        ]
+    )
+    assert told(share.DeleteShareGroupOffsetsRequest(group_id="g", topics=[]), forgotten) == [
+        ("NONE", ["a"]),
+        (unknown.name, ["b"]),
+    ]
 
 
 # ---- telling ----------------------------------------------------------------------------------------------------
