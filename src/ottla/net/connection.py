@@ -397,7 +397,9 @@ class Connection:
         step = self._authenticator.begin(self.ranges)
         assert step is not None
         self._become(State.AUTHENTICATING)
-        self._send_step(step, now)
+        # Its answer comes behind theirs, and a join may wait for the others for longer than a request has time.
+        behind_ms = max((request.deadline_ms - now for request in self.in_flight), default=0.0)
+        self._send_step(step, now, max(behind_ms, 0.0))
         self.last_used_ms = used_ms
 
     def worked(self, result: Any, now: float) -> None:
@@ -492,7 +494,7 @@ class Connection:
                 raise WrongAddress("this is the port of a controller: clients use that of a broker") from None
             raise WrongAddress(error.message or str(error)) from None
 
-    def _send_step(self, step: tuple[Any, int], now: float) -> None:
+    def _send_step(self, step: tuple[Any, int], now: float, behind_ms: float = 0.0) -> None:
         request, version = step
 
         def answered(response: Any, error: KafkaError | None, now: float) -> None:
@@ -501,7 +503,7 @@ class Connection:
             assert self._authenticator is not None
             self._next_step(self._authenticator.step(response), now)
 
-        self.send(request, version, answered, now, self._request_timeout_ms)
+        self.send(request, version, answered, now, behind_ms + self._request_timeout_ms)
 
     def _next_step(self, step: Step, now: float) -> None:
         assert self._authenticator is not None

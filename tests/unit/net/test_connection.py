@@ -278,6 +278,21 @@ def test_a_session_that_ends_is_renewed_behind_what_is_in_flight() -> None:
     assert (connection.state, connection.reauthenticate_at_ms) == (State.READY, 204.0)
 
 
+def test_a_session_that_is_renewed_behind_a_long_wait_has_its_time_after_that() -> None:
+    """As a join waits for the other members: what is asked behind it is answered behind it."""
+    connection = make(_Handshake(again_after_ms=100.0))
+    connection.receive(encode_response(RANGES, 4, FIRST), 1.0)
+    for round_ in (1, 2):
+        connection.receive(encode_response(SaslHandshakeResponse(mechanisms=[]), 1, round_), 2.0)
+    join = SaslHandshakeRequest(mechanism="join")
+    connection.send(join, 1, lambda response, error, now: None, 50.0, 300_000.0)
+    connection.reauthenticate(102.0)
+    assert connection.deadline_ms() == 300_050.0
+    # When that is answered, this has a time of its own.
+    connection.receive(encode_response(SaslHandshakeResponse(mechanisms=[]), 1, 3), 200_000.0)
+    assert connection.deadline_ms() >= 201_000.0
+
+
 def test_a_refused_authentication_ends_the_connection() -> None:
     connection = make(_Handshake())
     connection.receive(encode_response(RANGES, 4, FIRST), 1.0)
