@@ -60,7 +60,7 @@ def _explain(args: argparse.Namespace) -> int:
         )
     judge = StandardAuthorizer()
     judge.apply((Uuid(number.to_bytes(16, "big")), each) for number, each in enumerate(rules))
-    host = args.host or WILDCARD
+    host = _host(args.host or WILDCARD)
     decision = judge.explain(principal, host, operation, kind, name)
     missing = None
     if not decision.allowed and decision.rule is None:
@@ -86,7 +86,7 @@ def _explain(args: argparse.Namespace) -> int:
             }
         )
         return 0 if decision.allowed else 1
-    where = f" from host {args.host}" if args.host else ""
+    where = f" from host {host}" if args.host else ""
     may = "may" if decision.allowed else "may not"
     print(f"{principal} {may} {operation.name} {kind.name} {name!r}{where}")
     if decision.rule is not None:
@@ -146,7 +146,7 @@ def _wanted(args: argparse.Namespace) -> Iterator[AclBinding]:
     if not args.user:
         raise UsageError("for whom? --user NAME")
     for user in args.user:
-        for host in args.host or ["*"]:
+        for host in map(_host, args.host or ["*"]):
             if roles:
                 for role in roles:
                     yield from _ROLES[role](args, _principal(user), host)
@@ -325,7 +325,7 @@ def _filter(args: argparse.Namespace) -> AclBindingFilter:
     if args.user:
         filled = filled._replace(principal=_principal(_only(args.user, "--user")))
     if args.host:
-        filled = filled._replace(host=_only(args.host, "--host"))
+        filled = filled._replace(host=_host(_only(args.host, "--host")))
     if args.op:
         filled = filled._replace(operation=_operation(_only(args.op, "--op")))
     if args.deny or args.allow:
@@ -379,6 +379,20 @@ def _principal(text: str) -> str:
     if not text:
         raise UsageError("a user has a name")
     return text if ":" in text else f"User:{text}"
+
+
+def _host(text: str) -> str:
+    """An address as brokers spell those of their clients, as text: a rule for ::1 would be about nobody."""
+    import ipaddress
+
+    from ottla.security.principal import address_bytes, host_address
+
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:  # '*'
+        return text
+    # What has a scope is spelled in more than one way.
+    return text if "%" in text else host_address(address_bytes(text))
 
 
 def _row(binding: AclBinding) -> dict[str, object]:

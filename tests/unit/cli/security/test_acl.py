@@ -251,7 +251,7 @@ def test_the_rule_that_is_missing(rules: dict[str, AclBinding], capsys: pytest.C
     assert "to add it: ottla acl add --user alice --op write --topic orders\n" in out
     out = explained(capsys, "-u", "Group:x y", "--op", "cluster_action", "--cluster", "--host", "::1", code=1)
     assert "no rule is about it" in out
-    assert "ottla acl add --user 'Group:x y' --op cluster_action --cluster --host ::1\n" in out
+    assert "ottla acl add --user 'Group:x y' --op cluster_action --cluster --host 0:0:0:0:0:0:0:1\n" in out
 
 
 def test_the_command_that_it_names_is_enough(
@@ -264,6 +264,19 @@ def test_the_command_that_it_names_is_enough(
     (command,) = [line.partition("to add it: ")[2] for line in out.splitlines() if "to add it" in line]
     assert main(shlex.split(command)[1:]) == 0
     explained(capsys, *words, code=0)
+
+
+def test_addresses_are_spelled_as_brokers_spell_those_of_clients(
+    admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--user", "mallory", "--op", "read", "--topic", "x"]
+    assert main(["acl", "add", *words, "--deny", "--host", "2001:DB8::7", "--host", "10.0.0.1"]) == 0
+    assert {each.host for each in admin.rules} == {"2001:db8:0:0:0:0:0:7", "10.0.0.1"}
+    admin.rules.add(rule("READ", "TOPIC", "x", user="User:mallory"))
+    for host, code in (("2001:db8:0::7", 1), ("::ffff:10.0.0.1", 1), ("2001:db8::8", 0)):
+        explained(capsys, *words, "--host", host, code=code)
+    assert main(["acl", "remove", *words, "--host", "2001:db8::7"]) == 0
+    assert {each.host for each in admin.rules} == {"10.0.0.1", "*"}
 
 
 def test_hosts_that_make_a_difference(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
