@@ -5,6 +5,7 @@ to. Owned by the node's listeners; tokens are worked out in threads.
 """
 
 import hmac
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -13,7 +14,7 @@ from ottla.metadata.scram import credential_of
 from ottla.security.delegation_tokens import DelegationTokenCache, is_expired
 from ottla.security.principal import USER, parse_principal
 from ottla.security.sasl.scram import ScramToken
-from ottla.security.scram_credentials import Mechanism, ScramCredential
+from ottla.security.scram_credentials import MIN_ITERATIONS, Mechanism, ScramCredential
 
 
 class ClusterCredentials:
@@ -34,6 +35,8 @@ class ClusterCredentials:
         self._tokens = DelegationTokenCache(token_secret_key) if token_secret_key else None
         # What the salts of unknown users are made of, and of which users that was made.
         self._unknown_secret: tuple[object, bytes] | None = None
+        # How many iterations the users of each mechanism have mostly, and of which users that was found.
+        self._usual_iterations: tuple[object, dict[int, int]] | None = None
 
     def user(self, mechanism: Mechanism, name: str) -> ScramCredential | None:
         return credential_of(self._image(), mechanism, name)
@@ -64,3 +67,14 @@ class ClusterCredentials:
                 key = users[min(users)].server_key
             self._unknown_secret = users, hmac.digest(key, self._cluster_id().encode(), "sha256")
         return self._unknown_secret[1]
+
+    def unknown_iterations(self, mechanism: Mechanism) -> int:
+        """As many as most users of the mechanism have: by another number strangers would know who there is not."""
+        users = self._image().scram
+        if self._usual_iterations is None or self._usual_iterations[0] is not users:
+            counts: dict[int, Counter[int]] = {}
+            for user in users.values():
+                counts.setdefault(user.mechanism, Counter())[user.iterations] += 1
+            usual = {kind: min(found, key=lambda n: (-found[n], n)) for kind, found in counts.items()}
+            self._usual_iterations = users, usual
+        return max(MIN_ITERATIONS, self._usual_iterations[1].get(mechanism.type, MIN_ITERATIONS))

@@ -57,6 +57,7 @@ def server(users: ClusterCredentials, mechanism: Mechanism = SHA_256) -> ScramSa
         lambda name: users.user(mechanism, name),
         lambda token_id: users.token(mechanism, token_id),
         unknown_secret=users.unknown_secret(),
+        unknown_iterations=users.unknown_iterations(mechanism),
     )
 
 
@@ -130,6 +131,21 @@ def test_who_knows_the_clusters_id_does_not_know_who_is_not_there() -> None:
     second = node(parse_credentials(["SCRAM-SHA-256=[name=alice,password=other]"]))
     assert salt(first, "nobody") == salt(same, "nobody")
     assert salt(first, "nobody") != salt(second, "nobody")
+
+
+def test_who_is_not_there_has_as_many_iterations_as_most_users() -> None:
+    def asked(users: list[str], name: str) -> str:
+        shown = image(users=parse_credentials(users))
+        node = ClusterCredentials(lambda: shown, lambda: "c", lambda: NOW, KEY)
+        return server(node).evaluate(f"n,,n={name},r=x".encode()).decode().split(",")[2]
+
+    few, many = (f"SCRAM-SHA-256=[name={{}},password=x,iterations={count}]" for count in (4096, 8192))
+    assert asked([], "nobody") == "i=4096"
+    # Those of another mechanism do not count.
+    others = ["SCRAM-SHA-512=[name=a,password=x,iterations=4096]"] * 3
+    users = [few.format("a"), many.format("b"), many.format("c"), *others]
+    assert asked(users, "nobody") == asked(users, "b") == "i=8192"
+    assert asked(users[:2], "nobody") == "i=4096"
 
 
 def test_the_key_is_not_shown() -> None:

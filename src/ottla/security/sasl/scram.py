@@ -62,6 +62,9 @@ class ScramUsers(Protocol):
     def unknown_secret(self) -> bytes:
         """What the salts of those are made of who are not there: the same on every node."""
 
+    def unknown_iterations(self, mechanism: Mechanism) -> int:
+        """How many iterations they have, on every node: as many as those who are there."""
+
 
 def _xor(one: bytes, other: bytes) -> bytes:
     return bytes(a ^ b for a, b in zip(one, other, strict=True))
@@ -148,9 +151,11 @@ class ScramSaslServer:
         tokens: Callable[[str], ScramToken | None] = lambda token_id: None,
         *,
         unknown_secret: bytes = _PROCESS_SECRET,
+        unknown_iterations: int = MIN_ITERATIONS,
         server_nonce: Callable[[], str] = random_string,
     ) -> None:
-        """`credentials` by user name, `tokens` by token id; `unknown_secret` makes the salts of unknown users."""
+        """`credentials` by user name, `tokens` by token id; `unknown_secret` makes the salts of unknown users, who have
+        `unknown_iterations`."""
         self.complete = False
         # From the first message of a token on, also of one that there is not.
         self.is_slow = False
@@ -161,6 +166,7 @@ class ScramSaslServer:
         self._credentials = credentials
         self._tokens = tokens
         self._unknown_secret = unknown_secret
+        self._unknown_iterations = unknown_iterations
         self._server_nonce = server_nonce
         self._step = self._client_first
 
@@ -214,7 +220,8 @@ class ScramSaslServer:
         digest = hmac.digest(self._unknown_secret, subject, "sha512")
         salt = base_36(int.from_bytes(digest) >> (8 * len(digest) - RANDOM_BITS)).encode()
         keys = digest[: hashlib.new(self._mechanism.hash_name).digest_size]
-        return _Claim(name, None, ScramCredential(salt, keys, keys, MIN_ITERATIONS), by_token)
+        iterations = MIN_ITERATIONS if by_token else self._unknown_iterations
+        return _Claim(name, None, ScramCredential(salt, keys, keys, iterations), by_token)
 
     def _client_final(self, response: bytes) -> bytes:
         final = _parse(self._error, _CLIENT_FINAL, response, "client final")

@@ -392,4 +392,5 @@ def _scram_exchange(mechanism: Mechanism, users: ScramUsers) -> ScramSaslServer:
         partial(users.user, mechanism),
         partial(users.token, mechanism),
         unknown_secret=users.unknown_secret(),
+        unknown_iterations=users.unknown_iterations(mechanism),
     )

@@ -81,6 +81,9 @@ class Users:
     def unknown_secret(self) -> bytes:
         return b"cluster"
 
+    def unknown_iterations(self, mechanism: Mechanism) -> int:
+        return 4096
+
 
 def sasl(made: BrokerConfig) -> ListenerSasl:
     return ListenerSasl(made, "IN", Users(), SystemClock())
