@@ -352,7 +352,7 @@ def _visible(ctx: Context, found: AllOffsets) -> Found:
     if ctx.node.authorizer is None:
         return found
     names = {topic for topic, _ in found.rows}
-    visible = ctx.authorized_names(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
+    visible = ctx.authorized_names(AclOperation.DESCRIBE, ResourceType.TOPIC, names, log_if_denied=False)
     return found if len(visible) == len(names) else found.only(visible)
 
 

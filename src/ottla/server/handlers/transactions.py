@@ -371,7 +371,7 @@ def _visible(ctx: Context, topics: list[TopicData]) -> list[TopicData]:
     if ctx.node.authorizer is None:
         return topics
     names = [topic.topic for topic in topics]
-    visible = ctx.authorized_names(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
+    visible = ctx.authorized_names(AclOperation.DESCRIBE, ResourceType.TOPIC, names, log_if_denied=False)
     return [topic for topic in topics if topic.topic in visible]
 
 

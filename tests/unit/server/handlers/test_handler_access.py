@@ -17,7 +17,7 @@ from tests.support.judged_broker import JudgedBroker, codes, rule
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
 from ottla.security.acls import ALL_GROUP_OPERATIONS, CLUSTER_NAME, AclOperation, ResourceType, operation_bits
-from ottla.server import handlers
+from ottla.server import authorization, handlers
 from ottla.server.authorization import ACCESS
 from ottla.server.handlers.transactions import init_producer_id
 from ottla.server.network.connection import Listener
@@ -793,6 +793,39 @@ def test_a_transaction_is_its_ids(broker: JudgedBroker) -> None:
     assert broker.ask(LIST_TXNS, 2).transaction_states == []
     broker.may(rule(WRITE, TXN, "tx"))
     assert broker.ask(mine(end()), 4).error_code == 0
+
+
+def test_what_is_merely_not_seen_is_no_denial(broker: JudgedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has asked for these topics by their names: they belong to what was asked for."""
+    broker.ready("s")
+    wait_until(lambda: broker.ask(share_beat("a"), 1).error_code == 0, 20, "the group to be there")
+    all_starts = share.DescribeShareGroupOffsetsRequest(
+        groups=[share.DescribeShareGroupOffsetsRequestGroup(group_id="s", topics=None)]
+    )
+    wait_until(lambda: broker.ask(all_starts, 1).groups[0].topics, 20, "the group to have a start")
+    assert broker.ask(share_beat(epoch=-1), 1).error_code == 0
+    producer = broker.ask(init("tx"), 4)
+    adding = add_partitions("a")
+    adding.v3_and_below_producer_id = producer.producer_id
+    adding.v3_and_below_producer_epoch = producer.producer_epoch
+    assert set(codes(broker.ask(adding, 3))) == {0}
+    told: list[str] = []
+    monkeypatch.setattr(authorization, "_tell", lambda about, operation, kind, names: told.extend(names))
+    broker.may(rule(DESCRIBE, GROUP, "g"), rule(DESCRIBE, GROUP, "s"), rule(DESCRIBE, TXN, "tx"))
+    all_offsets = classic.OffsetFetchRequest(
+        groups=[classic.OffsetFetchRequestGroup(group_id="g", topics=None)]
+    )
+    assert [group.topics for group in broker.ask(all_offsets, 9).groups] == [[]]
+    assert [group.topics for group in broker.ask(all_starts, 1).groups] == [[]]
+    transaction = txn.DescribeTransactionsRequest(transactional_ids=["tx"])
+    assert [state.topics for state in broker.ask(transaction, 0).transaction_states] == [[]]
+    assert not told
+    broker.ask(fetch_offsets("b"), 9)
+    assert told == ["b"]
+    broker.may_all()
+    ending = end()
+    ending.producer_id, ending.producer_epoch = producer.producer_id, producer.producer_epoch
+    assert broker.ask(ending, 4).error_code == 0
 
 
 def add_offsets() -> txn.AddOffsetsToTxnRequest:

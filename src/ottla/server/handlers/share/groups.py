@@ -208,7 +208,9 @@ def _asked_topics(
         named = [(image.topic_by_id(topic_id), list(numbers)) for topic_id, numbers in partitions.items()]
         if ctx.node.authorizer is not None:
             names = [topic.name for topic, _ in named if topic is not None]
-            visible = ctx.authorized_names(AclOperation.DESCRIBE, ResourceType.TOPIC, names)
+            visible = ctx.authorized_names(
+                AclOperation.DESCRIBE, ResourceType.TOPIC, names, log_if_denied=False
+            )
             named = [(topic, found) for topic, found in named if topic is None or topic.name in visible]
     return [(topic, numbers) for topic, numbers in named if topic is not None]
 
