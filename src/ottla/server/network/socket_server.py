@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from ipaddress import ip_address
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from ottla.config.types import SECURITY_PROTOCOLS
 from ottla.metadata.registrations import Endpoint
 from ottla.model.clock import Clock
 from ottla.model.errors import KafkaError
-from ottla.model.tasks import guarded, spawn_restarting
+from ottla.model.tasks import guarded, spawn, spawn_restarting
 from ottla.security.channels import WITH_SASL, WITH_TLS
 from ottla.security.principal import BUILDER_CLASS, load_principal_builder
 from ottla.security.quotas import ConnectionRates
@@ -472,17 +473,21 @@ class SocketServer:
         self._shared = shared_buffer()
         self._tls_buffers: TlsBuffers | None = None
         self._handshakes: Handshakes | None = None
-        self.connections = Connections(limits_of(config), pool_of(config), monotonic)
+        self.connections = Connections(limits_of(config, {}), pool_of(config), monotonic)
         self._hosts: dict[str, Acceptor] = {}
         self._logins: list[ListenerSasl] = []
         # Of the listeners that have TLS.
         self._identities: dict[str, ListenerTls] = {}
+        # The addresses of hosts whose limits are given by their names, as far as they are found.
+        self._hosts_found: dict[str, list[str]] = {}
+        self._finding_hosts: asyncio.Task[None] | None = None
         self._rates = rates or ConnectionRates()
         self._limit_rates()
 
     async def bind(self) -> None:
         """Take every address; ConfigError in one line if one cannot be had."""
         check_protection(self._config)
+        await self._find_hosts()
         for listener in self._config.listeners:
             self._hosts[listener.name] = await self._bind(listener)
 
@@ -599,8 +604,15 @@ class SocketServer:
     async def reconfigure(self, config: BrokerConfig, *, is_serving: bool = True) -> None:
         """The limits may change while the broker runs, and the stores of listeners, for new connections."""
         self._config = config
-        self.connections.limits = limits_of(config)
+        # What was not found is looked for once more.
+        self._hosts_found = {host: found for host, found in self._hosts_found.items() if found}
+        self.connections.limits = limits_of(config, self._hosts_found)
         self._limit_rates()
+        if self._hosts_to_find() and self._finding_hosts is None:
+            # Whoever waits for the settings does not wait for a resolver.
+            self._finding_hosts = spawn(
+                self._find_hosts(), name="looking up hosts that have limits", owner="connections"
+            )
         for listener, identity in list(self._identities.items()):
             try:
                 new = await asyncio.to_thread(identity.renewed, config, is_serving=is_serving)
@@ -622,6 +634,30 @@ class SocketServer:
                 found.name,
                 found.not_after,
             )
+
+    def _hosts_to_find(self) -> list[str]:
+        """Those in max.connections.per.ip.overrides that are named and not found yet."""
+        hosts = self._config.max_connections_per_ip_overrides
+        return [host for host in hosts if not is_address(host) and host not in self._hosts_found]
+
+    async def _find_hosts(self) -> None:
+        """One after the other: a resolver may take its time."""
+        try:
+            while hosts := self._hosts_to_find():
+                host = hosts[0]
+                self._hosts_found[host] = []
+                try:
+                    found = await asyncio.get_running_loop().getaddrinfo(host, None)
+                    self._hosts_found[host] = list(dict.fromkeys(str(each[4][0]) for each in found))
+                except (OSError, ValueError) as error:
+                    node_log.warning(
+                        "max.connections.per.ip.overrides: the limit of host %s is not applied: %s",
+                        ascii(host),
+                        error,
+                    )
+                self.connections.limits = limits_of(self._config, self._hosts_found)
+        finally:
+            self._finding_hosts = None
 
     def _limit_rates(self) -> None:
         """The node's rate is also that of each listener that has none of its own, but for the controllers'."""
@@ -667,6 +703,8 @@ class SocketServer:
         if kind is None:
             for login in self._logins:
                 login.close()
+            if self._finding_hosts is not None:
+                self._finding_hosts.cancel()
         if kind is None and self._handshakes is not None:
             self._handshakes.close()
 
@@ -675,8 +713,13 @@ class SocketServer:
         await self.connections.finish(kind)
 
 
-def limits_of(config: BrokerConfig) -> ConnectionLimits:
+def limits_of(config: BrokerConfig, hosts: Mapping[str, Iterable[str]]) -> ConnectionLimits:
+    """`hosts` are the addresses of those that are named."""
     open_files.use_limit_of_process()
+    overrides = config.max_connections_per_ip_overrides
+    per_ip = {address: limit for host, limit in overrides.items() for address in hosts.get(host, ())}
+    # Connections have one spelling of their addresses.
+    per_ip |= {str(ip_address(host)): limit for host, limit in overrides.items() if is_address(host)}
     return ConnectionLimits(
         max_connections=config["max.connections"],
         per_listener={
@@ -684,10 +727,18 @@ def limits_of(config: BrokerConfig) -> ConnectionLimits:
         },
         protected_listener=_protected_listener(config),
         max_per_ip=config["max.connections.per.ip"],
-        per_ip_overrides=config.max_connections_per_ip_overrides,
+        per_ip_overrides=per_ip,
         max_idle_ms=config["connections.max.idle.ms"],
         max_for_files=open_files.max_connections,
     )
+
+
+def is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def protected_listeners(config: BrokerConfig) -> tuple[str, ...]:

@@ -564,3 +564,37 @@ def test_stores_that_are_read_for_long_do_not_take_the_place_of_newer_ones(
     asyncio.run(scenario())
     assert server._hosts["IN"].tls.identity.of is after
     assert server._identities["IN"].of is after
+
+
+# ---- limits of addresses ----------------------------------------------------------------------------------------
+
+
+def test_addresses_have_their_own_limits_by_any_spelling_and_by_the_names_of_hosts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def found(host: str, port: object) -> list[Any]:
+        if host == "db":
+            return [(0, 0, 0, "", ("10.0.0.7", 0)), (0, 0, 0, "", ("2001:db8::7", 0, 0, 0))]
+        raise OSError("no such host")
+
+    def limits(server: SocketServer, *addresses: str) -> list[int]:
+        return [server.connections.limits.for_ip(address) for address in addresses]
+
+    def overridden(text: str) -> BrokerConfig:
+        return config("PLAINTEXT", max_connections_per_ip=1, max_connections_per_ip_overrides=text)
+
+    async def scenario() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
+        server = SocketServer(overridden("2001:DB8:0::1:5, 10.0.0.1:6"), clock=SystemClock())
+        assert limits(server, "2001:db8::1", "10.0.0.1", "10.0.0.7") == [5, 6, 1]
+        # Whoever brings other settings does not wait for the hosts in them.
+        await server.reconfigure(overridden("nowhere:9,db:7,10.0.0.7:8"))
+        assert limits(server, "2001:db8::7", "10.0.0.1") == [1, 1]
+        while server._finding_hosts is not None:
+            await asyncio.sleep(0)
+        # What is said of the address itself counts.
+        assert limits(server, "2001:db8::7", "10.0.0.7") == [7, 8]
+        await server.reconfigure(overridden("db:3"))
+        assert limits(server, "2001:db8::7", "10.0.0.7") == [3, 3]
+
+    asyncio.run(scenario())
