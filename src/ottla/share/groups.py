@@ -101,14 +101,17 @@ class ShareGroupService:
         noted = self._write(
             group_id, lambda machine, _: machine.share.offsets.initialized(group_id, partitions)
         )
-        noted.then(lambda done: self._abandon_if_failed(done, group_id, partitions))
+        noted.then(lambda done: self._abandon_if_not_noted(done, group_id, partitions))
         return noted.map(lambda _: outcomes)
 
-    def _abandon_if_failed(
-        self, noted: Pending[None], group_id: str, partitions: Mapping[Uuid, Set[int]]
+    def _abandon_if_not_noted(
+        self, noted: Pending[bool], group_id: str, partitions: Mapping[Uuid, Set[int]]
     ) -> None:
         if noted.error is not None:
             self._abandon(group_id, partitions)
+        elif not noted.result():
+            # Its epoch would keep a group that is made under the same name from setting them up.
+            self._delete_state_of(group_id, {topic_id: sorted(p) for topic_id, p in partitions.items()})
 
     def _abandon(self, group_id: str, partitions: Mapping[Uuid, Set[int]]) -> Pending[None]:
         abandoned = self._write(

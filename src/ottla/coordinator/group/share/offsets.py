@@ -10,6 +10,7 @@ Owner: the ShareGroupManager of a shard.
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
+from ottla.coordinator.group.share.group import ShareGroup
 from ottla.coordinator.group.share.groups import Initialize, ShareGroups
 from ottla.coordinator.group.share.records import UNKNOWN_NAME, ShareTopic, TopicStates, combined
 from ottla.coordinator.shard import CoordinatorRecord, CoordinatorResult
@@ -52,17 +53,22 @@ class ShareOffsets:
 
     # ---- set up or not --------------------------------------------------------------------------------------
 
-    def initialized(self, group_id: str, partitions: Mapping[Uuid, Set[int]]) -> CoordinatorResult[None]:
-        """The share coordinator has set these up."""
+    def initialized(self, group_id: str, partitions: Mapping[Uuid, Set[int]]) -> CoordinatorResult[bool]:
+        """The share coordinator has set these up; False if the group is deleted by now, and nobody needs them.
+
+        Its name may be another kind of group's then, whose place a record of this one would take.
+        """
+        if not isinstance(self._context.groups.get(group_id), ShareGroup):
+            return CoordinatorResult(False)
         if not partitions:
-            return CoordinatorResult(None)
+            return CoordinatorResult(True)
         topics = {
             topic_id: ShareTopic(self._groups.name(topic_id) or UNKNOWN_NAME, frozenset(numbers))
             for topic_id, numbers in partitions.items()
         }
         self._groups.forget_times(group_id, partitions.keys())
         states = self._groups.states_of(group_id).done(topics)
-        return CoordinatorResult(None, [self._groups.states_record(group_id, states)])
+        return CoordinatorResult(True, [self._groups.states_record(group_id, states)])
 
     def not_initialized(self, group_id: str, partitions: Mapping[Uuid, Set[int]]) -> CoordinatorResult[None]:
         """The share coordinator could not set these up: the next heartbeat tries again."""

@@ -7,10 +7,15 @@ from typing import Any
 import pytest
 from tests.support.share_groups_world import ShareGroupsWorld, topic_id
 
+from ottla.coordinator.group.context import Caller
+from ottla.coordinator.group.group import GroupType
 from ottla.coordinator.group.shard import GroupCoordinatorShard
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import ZERO_UUID
+from ottla.share.coordinator import NOTHING_YET
 from ottla.share.persister import MAX_ATTEMPTS
+from ottla.share.state import SharePartitionKey
+from ottla.wire.messages.groups.classic import JoinGroupRequest, JoinGroupRequestProtocol
 from ottla.wire.messages.groups.share import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestPartition,
@@ -243,6 +248,33 @@ def test_a_group_that_comes_back_starts_anew(world: ShareGroupsWorld) -> None:
     world.beat("a")
     assert world.assigned("a") == {"t": [0, 1]}
     assert world.start("t", 0) == -1
+
+
+def test_what_is_set_up_late_for_a_group_that_is_gone_takes_no_other_groups_place() -> None:
+    world = ShareGroupsWorld({"t": 2}, has_state_topic=False)
+    world.enter("a", ["t"])
+    world.pass_ms(800)
+    world.leave("a")
+    world.has_state_topic = True
+    assert delete_group(world) == {}
+    join = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=30_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+
+    def come(machine: Any, now_ms: int) -> Any:
+        shard: GroupCoordinatorShard = machine
+        return shard.classic.join(Caller("client", "/127.0.0.1", 3), join, now_ms)
+
+    joined = world.groups.write(0, come)
+    world.pass_ms(ALL_ATTEMPTS_MS)
+    assert joined.result().error_code == 0
+    assert world.groups.active(0).machine.context.groups["g"].type is GroupType.CLASSIC
+    key = SharePartitionKey("g", topic_id("t"), 0)
+    assert world.done(lambda: world.coordinator.summary(key)) == NOTHING_YET
 
 
 # ---- the persister ----------------------------------------------------------------------------------------------
