@@ -30,7 +30,7 @@ from ottla.coordinator.group.streams.internal_topics import configure
 from ottla.coordinator.group.streams.member import MemberState, StreamsGroupMember, Tasks, task_ids
 from ottla.coordinator.group.streams.records import AssignmentBasis
 from ottla.coordinator.group.streams.topology import ConfiguredTopology, StreamsTopology
-from ottla.coordinator.shard import Answer, CoordinatorResult, StartTimer
+from ottla.coordinator.shard import After, Answer, CoordinatorResult, StartTimer
 from ottla.coordinator.timeline import Timeline
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.wire.messages.logs import streams_group as log
@@ -279,6 +279,13 @@ class LargeAssignments(ModernLargeAssignments[TargetAssignmentBuilder, Finish, T
         super().__init__(groups.context)
         self._groups = groups
 
+    def mark_stale(self, group_id: str, member_id: str) -> None:
+        """A member says something new. If an older request of its own is parked, it has given that up."""
+        run = self._running.get(group_id)
+        joining = None if run is None else run.plan.joining
+        if run is not None and joining is not None and joining.member_id == member_id:
+            run.is_stale = True
+
     def _write(self, run: _Run, now_ms: int) -> CoordinatorResult[None]:
         decision = DecisionBuilder(now_ms)
         decision.failures.append(lambda error: self._fail(run, error))
@@ -301,6 +308,14 @@ class LargeAssignments(ModernLargeAssignments[TargetAssignmentBuilder, Finish, T
     def _end(self, decision: DecisionBuilder, run: _Run, group: StreamsGroup, mine: Tasks | None) -> None:
         epoch, joining = run.plan.epoch, run.plan.joining
         decision.records.append(records.target_epoch(run.group_id, epoch, decision.now_ms))
+        if run.is_stale:
+            # What it said it had is not all that it has by now: it would seem to have given the rest up.
+            given_up = KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "The member has sent another heartbeat since."
+            )
+            del self._running[run.group_id]
+            decision.effects.append(After(lambda: run.parked.fail(given_up)))
+            return
         answer = None
         if joining is not None and run.finish is not None:
             member = group.member(joining.member_id)

@@ -157,6 +157,7 @@ class StreamsGroupManager:
     def _regular(
         self, decision: DecisionBuilder, caller: Caller, request: StreamsGroupHeartbeatRequest
     ) -> Reply:
+        self._large.mark_stale(request.group_id, request.member_id)
         group, member = self._find(decision, request)
         owned = _owned(request)
         _require_epoch(member, request.member_epoch, owned)

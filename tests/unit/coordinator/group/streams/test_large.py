@@ -115,3 +115,27 @@ def test_a_portion_that_cannot_be_written() -> None:
     again = world.come_later("a")
     world.background.run()
     assert told_tasks(again.result().response) == EVERYTHING
+
+
+def test_who_has_sent_another_heartbeat_since_does_not_give_up_what_it_got_by_that() -> None:
+    world = StreamsWorld({"in": TASKS}, {"group.streams.assignment.interval.ms": 1_000}, background=True)
+    world.come_later("a")
+    world.background.run()
+    world.pass_ms(2_000)
+    world.come_later("b")
+    world.background.run()
+    assert statuses(world.come("c")) == [StatusCode.ASSIGNMENT_DELAYED]
+    world.pass_ms(2_000)
+    pending = world.say_later("b", owned=Owned())  # its connection is lost before it is answered
+    assert len(world.background) == 1
+    world.obey("a")
+    world.obey("a")
+    assert told_tasks(world.say("b", owned=Owned())) == world.running("b")
+    held = set(world.running("b").active["0"])
+    assert held
+    world.background.run()
+    assert refused(pending) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    world.say("c", owned=Owned())
+    assert held.isdisjoint(world.running("c").active.get("0", ()))
+    world.settle_streams()
+    assert set(world.running("b").active["0"]) < held, "it gives up what others shall have once it is told to"
