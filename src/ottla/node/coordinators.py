@@ -158,13 +158,14 @@ class Coordinators:
         from ottla.coordinator.group.context import GroupContext
         from ottla.coordinator.group.shard import GroupCoordinatorShard
 
+        def group_config(group_id: str) -> Mapping[str, Any]:
+            # Of the shard's own image: what was read is kept until that changes, and it is shown only later.
+            return group_values(self._config(), context.image.config(ResourceType.GROUP, group_id))
+
         context = GroupContext(
-            timeline, self._config, self._group_config, random_uuid, self.group_assignors, self._background
+            timeline, self._config, group_config, random_uuid, self.group_assignors, self._background
         )
         return GroupCoordinatorShard(context)
-
-    def _group_config(self, group_id: str) -> Mapping[str, Any]:
-        return group_values(self._config(), self._image().config(ResourceType.GROUP, group_id))
 
     def _require_share_topic(self) -> bool:
         exists = self._image().topic(SHARE_TOPIC) is not None

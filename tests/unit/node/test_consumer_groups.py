@@ -10,10 +10,14 @@ import pytest
 from tests.interop.process import receive_frame, wait_until
 from tests.interop.scripts.entities import decode_response, encode_request
 
-from ottla.client.admin.types import NewTopic
+from ottla.client.admin.types import ConfigChange, ConfigResource, NewTopic, ResourceType
 from ottla.client.blocking import Admin
 from ottla.config.errors import ConfigError
+from ottla.coordinator.group.context import Caller
+from ottla.metadata.delta import Delta
+from ottla.model.pending import Pending
 from ottla.testing import Broker
+from ottla.wire.messages.groups.consumer import ConsumerGroupHeartbeatRequest
 
 HEARTBEAT, DESCRIBE, FIND = 68, 69, 10
 NOT_YET = ("coordinator_not_available", "not_coordinator", "coordinator_load_in_progress")
@@ -85,6 +89,29 @@ def test_the_protocol_may_be_switched_off(tmp_path: Path) -> None:
     with Broker(settings, tmp_path) as broker, linked(broker) as link:
         assert link.beat()["error_code"] == "unsupported_version"
         assert link.describe()["error_code"] == "unsupported_version"
+
+
+def test_a_setting_of_a_group_holds_also_for_who_asks_while_it_is_applied(tmp_path: Path) -> None:
+    group = ConfigResource(ResourceType.GROUP, "g")
+    key = "consumer.heartbeat.interval.ms"
+    stays = {"rebalance_timeout": -1, "subscribed_topic_names": None, "topic_partitions": None}
+    settings = {"offsets.topic.num.partitions": 1}
+    with Broker(settings, tmp_path) as broker, linked(broker) as link:
+        epoch = link.beat()["member_epoch"]
+        beat = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=epoch)
+        asked: list[Pending[Any]] = []
+
+        async def ask(delta: Delta) -> None:
+            groups, caller = broker.node.coordinators.groups, Caller("client", "/127.0.0.1", 1)
+            asked.append(groups.write(0, lambda machine, now: machine.consumer.heartbeat(caller, beat, now)))
+
+        # After the coordinators have applied a change, before it is shown.
+        broker.node.broker._publisher.follow(ask)
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            admin.incremental_alter_configs({group: [ConfigChange(key, "7000")]})
+        assert asked
+        again = link.beat(member_epoch=epoch, **stays)
+        assert again["heartbeat_interval"] == 7_000
 
 
 @pytest.mark.parametrize(
