@@ -176,16 +176,14 @@ class TopicRemoval:
         return [self.start(RETRY_MS)]
 
     def _visit(self, group_id: str, places: list[Place], whole: bool) -> Iterable[CoordinatorRecord]:
-        offsets = self._store.by_group.get(group_id)
+        store = self._store
+        offsets = store.by_group.get(group_id)
         for place in places:
             topic_id = self._ids.get(place[0])
-            if topic_id is None:
-                continue
+            if topic_id is None or store.newest_at(group_id, place) > self._as_of_offset:
+                continue  # a tombstone would also take what a transaction has committed since
             row = None if offsets is None else offsets.get(place)
-            if row is not None and not self._goes(row, topic_id):
+            if row is not None and row.topic_id not in (ZERO_UUID, topic_id):
                 continue
-            if row is not None or self._store.has_open(group_id, place):
+            if row is not None or store.has_open(group_id, place):
                 yield offset_tombstone(group_id, *place)
-
-    def _goes(self, row: OffsetAndMetadata, topic_id: Uuid) -> bool:
-        return row.record_offset <= self._as_of_offset and row.topic_id in (ZERO_UUID, topic_id)

@@ -637,6 +637,16 @@ def test_what_is_committed_after_the_deletion_stays(world: GroupWorld) -> None:
     assert read(world) == {("t", 0): 2}
 
 
+def test_what_a_transaction_commits_after_the_deletion_counts_with_it(world: GroupWorld) -> None:
+    commit(world, {0: 1, 1: 1})
+    delete_topic(world)
+    txn_commit(world, {1: 2, 2: 3})
+    world.pass_ms(100)
+    end(world, committed=True)
+    for found in (world, world.reloaded()):
+        assert read(found) == {("t", 1): 2, ("t", 2): 3}
+
+
 def test_offsets_that_were_loaded_go_with_their_topic_too(world: GroupWorld) -> None:
     commit(world, dict.fromkeys(range(10), 1))
     again = world.reloaded()
