@@ -134,11 +134,13 @@ class DelayedShareFetch:
         self._hosted[partition] = hosted
         loading = hosted.initialize()
         if loading is not None:
-            loading.then(lambda done: self._loaded(partition, key, done))
+            loading.then(lambda done: self._loaded(partition, hosted, done))
 
-    def _loaded(self, partition: CachedSharePartition, key: SharePartitionKey, done: Pending[None]) -> None:
+    def _loaded(
+        self, partition: CachedSharePartition, hosted: SharePartitionLeader, done: Pending[None]
+    ) -> None:
         if done.error is not None:
-            self._shares.remove(key)
+            self._shares.remove_this(hosted)
             self._errors[partition] = done.error
 
     def _key(self, partition: CachedSharePartition) -> SharePartitionKey:
@@ -330,7 +332,7 @@ class DelayedShareFetch:
         code = error.code
         if code == ErrorCode.UNKNOWN_TOPIC_ID:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        self._shares.remove_if_fenced(look.hosted.key, KafkaError(code))
+        self._shares.remove_if_fenced(look.hosted, KafkaError(code))
         return ShareRead(look.partition, code)
 
 

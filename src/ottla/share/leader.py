@@ -12,6 +12,7 @@ Owner: the SharePartitionManager, on the broker's loop.
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from ottla.coordinator.shard import Handle, Scheduler
@@ -412,9 +413,14 @@ class SharePartitionCache:
         if self._draining.get(key) is done:
             del self._draining[key]
 
-    def remove_if_fenced(self, key: SharePartitionKey, error: KafkaError) -> None:
+    def remove_this(self, hosted: SharePartitionLeader) -> None:
+        """The same, unless it is that of a later leader epoch by now that is kept under the key."""
+        if self._hosted.get(hosted.key) is hosted:
+            self.remove(hosted.key)
+
+    def remove_if_fenced(self, hosted: SharePartitionLeader, error: KafkaError) -> None:
         if error.code in _FENCING:
-            self.remove(key)
+            self.remove_this(hosted)
 
     def remove_group(self, group_id: str) -> None:
         """Nobody of the group fetches here any more."""
@@ -449,9 +455,12 @@ class SharePartitionCache:
         outcomes: PartitionOutcomes = {}
         waiting = dict.fromkeys(keys)
 
+        def answered(hosted: SharePartitionLeader, done: Pending[None]) -> None:
+            if done.error is not None:
+                self.remove_if_fenced(hosted, done.error)
+            finished(hosted.key, done.error)
+
         def finished(key: SharePartitionKey, error: KafkaError | None) -> None:
-            if error is not None:
-                self.remove_if_fenced(key, error)
             outcomes[key] = error
             del waiting[key]
             if not waiting:
@@ -464,7 +473,7 @@ class SharePartitionCache:
             if hosted is None:
                 finished(key, KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NOT_HOSTED))
             else:
-                act(hosted).then(lambda done, key=key: finished(key, done.error))  # type: ignore[misc]
+                act(hosted).then(partial(answered, hosted))
         return gathered
 
 

@@ -617,6 +617,20 @@ def test_a_share_partition_that_cannot_be_loaded_is_tried_again(world: ShareWorl
     assert world.fetch(1).acquired() == [(0, 9, 1)]
 
 
+def test_a_load_of_a_leader_epoch_that_is_over_takes_nothing_from_the_next(world: ShareWorld) -> None:
+    world.write(*TEN)
+    world.persister.hold()
+    world.fetch(0, partitions=[0], wait_ms=5_000)
+    world.elect(NODE)
+    late, world.persister.waiting = world.persister.waiting, []
+    world.persister.release()
+    assert world.fetch(0, member="b", partitions=[0]).acquired() == [(0, 9, 1)]
+    for answer in late:
+        answer()  # a newer leader has read it
+    assert world.acknowledge(1, {0: [(0, 9, ACCEPT)]}, member="b").codes() == {0: NONE}
+    assert world.states() == dict.fromkeys(range(10), RecordState.ACKNOWLEDGED)
+
+
 def test_a_load_that_fails_late_is_told_when_the_time_is_up(world: ShareWorld) -> None:
     world.write(*TEN)
     world.persister.refusal = KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, "gone")
