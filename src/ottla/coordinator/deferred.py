@@ -29,6 +29,8 @@ Fire = Callable[[Operation], Pending[Any]]
 # A timer whose decision failed is tried again after the first, and twice as long each time up to the second.
 RETRY_MS: Final = 500
 LONGEST_RETRY_MS: Final = 30_000
+# All that waits is looked through for what takes too long: not more often than this, however much waits.
+TIMEOUT_STEP_MS: Final = 100
 
 NEVER: Final = float("inf")
 
@@ -96,7 +98,7 @@ class DeferredEventQueue:
                 entry.pending.fail(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "not committed in time"))
         left = [entry.deadline_ms for entry in open_entries if not entry.pending.done]
         if left:
-            self._watch_deadline(min(left))
+            self._watch_deadline(max(min(left), now_ms + TIMEOUT_STEP_MS))
 
 
 class _Timer:

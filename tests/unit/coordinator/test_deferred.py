@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tests.support.group_world import ManualScheduler
 
-from ottla.coordinator.deferred import RETRY_MS, CoordinatorTimer, Operation
+from ottla.coordinator.deferred import (
+    RETRY_MS,
+    TIMEOUT_STEP_MS,
+    CoordinatorTimer,
+    DeferredEvent,
+    DeferredEventQueue,
+    Operation,
+)
 from ottla.coordinator.shard import CoordinatorResult
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.pending import Pending
@@ -183,6 +192,29 @@ def test_a_timer_may_start_itself() -> None:
     work.timers.start("self", 10, ring)
     work.scheduler.pass_ms(35)
     assert work.rung == [("self", 10), ("self", 20), ("self", 30)]
+
+
+class Rounds(deque[DeferredEvent]):
+    """Counts how often somebody goes through it."""
+
+    count = 0
+
+    def __iter__(self) -> Iterator[DeferredEvent]:
+        self.count += 1
+        return super().__iter__()
+
+
+def test_what_takes_too_long_is_not_looked_for_again_with_every_decision() -> None:
+    scheduler = ManualScheduler(0)
+    queue = DeferredEventQueue(scheduler)
+    queue._decisions = rounds = Rounds()
+    waiting: list[Pending[None]] = [Pending() for _ in range(1_000)]
+    for offset, pending in enumerate(waiting):
+        queue.add(offset, 5_000, CoordinatorResult(None), pending)
+        scheduler.pass_ms(1)
+    scheduler.pass_ms(5_000 + TIMEOUT_STEP_MS)
+    assert all(pending.error is not None for pending in waiting)
+    assert rounds.count <= 1_000 / TIMEOUT_STEP_MS + 2
 
 
 def test_a_wall_clock_that_jumps_moves_no_timer() -> None:
