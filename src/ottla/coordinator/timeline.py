@@ -33,7 +33,7 @@ class Timeline:
 
     def __init__(self) -> None:
         self._journal: deque[tuple[int, _Undoable, Any, Any]] = deque()
-        # The offset of the record that is being replayed.
+        # The offset of the record that is being replayed, or was last.
         self.offset = -1
         # A load replays only what is committed: nothing of it is undone but a record that is refused halfway.
         self.recording = True
@@ -61,6 +61,8 @@ class Timeline:
         while journal and journal[-1][0] >= offset:
             _, container, key, old = journal.pop()
             container.undo(key, old)
+        # What is noted before the next record belongs to the last that is left: its place is not to be waited for.
+        self.offset = min(self.offset, offset - 1)
 
 
 class TimelineDict(Generic[K, V]):

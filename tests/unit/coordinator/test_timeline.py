@@ -37,6 +37,21 @@ def test_the_newest_state_and_the_committed_one() -> None:
     assert timeline.clean
 
 
+def test_what_is_noted_after_a_rollback_does_not_wait_for_what_was_undone() -> None:
+    timeline = Timeline()
+    table: TimelineDict[str, int] = TimelineDict(timeline)
+    for offset in range(5):
+        at(timeline, offset)
+        table["a"] = offset
+    timeline.rollback(1)
+    soft = TimelineValue(timeline, "old")
+    soft.value = "new"  # of a decision, before its record
+    at(timeline, 1)
+    table["b"] = 1
+    timeline.commit(2)
+    assert (table.committed("a"), table.committed("b"), soft.committed) == (0, 1, "new")
+
+
 def test_what_is_loaded_is_committed() -> None:
     timeline = Timeline()
     timeline.recording = False

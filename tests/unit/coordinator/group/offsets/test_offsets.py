@@ -452,6 +452,18 @@ def test_what_is_committed_between_the_slices_of_a_deletion_stays(world: GroupWo
         assert read(found) == {("t", last): 4}
 
 
+def test_what_is_committed_during_a_deletion_stays_also_after_a_write_that_failed(world: GroupWorld) -> None:
+    *_, last = large(world)
+    world.log.refuse(ErrorCode.NOT_ENOUGH_REPLICAS)
+    commit(world, dict.fromkeys(range(2 * SLICE_RECORDS), 9), group="other")
+    world.log.refuse(None)
+    deleted = world.shard.write(lambda machine, _: machine.delete_groups(["g"]), 1_000)
+    commit(world, {last: 4})
+    world.pass_ms(100)
+    assert [r.error_code for r in deleted.result()] == [0]
+    assert read(world) == {("t", last): 4}
+
+
 def test_a_deletion_that_is_not_over_fails_with_its_shard(world: GroupWorld) -> None:
     large(world)
     deleted = world.shard.write(lambda machine, _: machine.delete_groups(["g"]), 1_000)
