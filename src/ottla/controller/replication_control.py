@@ -115,7 +115,8 @@ def _isr_error(
     ids = [member.broker_id for member in isr]
     recovering = asked.leader_recovery_state == LeaderRecoveryState.RECOVERING
     if not recovering and asked.leader_recovery_state != LeaderRecoveryState.RECOVERED:
-        return ErrorCode.INVALID_REQUEST  # in the log it would be the end of every node of Kafka's that reads it
+        # In the log it would be the end of every node of Kafka's that reads it.
+        return ErrorCode.INVALID_REQUEST
     if not ids or len(set(ids)) != len(ids) or not set(ids) <= set(partition.replicas):
         return ErrorCode.INVALID_REQUEST
     if partition.leader not in ids or (recovering and len(ids) > 1):
