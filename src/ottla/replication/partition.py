@@ -429,7 +429,7 @@ class Partition:
         if self._follows_end:
             if commits:
                 self._commit_up_to(log.log_end_offset)  # nobody flushes for this caller
-        else:
+        elif not result.duplicate:  # else the log has not grown: its end is not where the batch begins
             self._offer_to_followers(result[0], commits)
         return result
 

@@ -477,6 +477,28 @@ def test_when_a_follower_was_caught_up_is_known_from_its_session(leader: Leader)
     assert leader.proposal() == [(NODE, 101)]
 
 
+def test_a_batch_that_is_there_already_says_nothing_of_the_followers(leader: Leader) -> None:
+    """A producer sends again what it had no answer to: nothing is appended, and whoever is at the end stays there."""
+    leader.become()
+    repeated = batch(b"x", producer_id=7)
+    leader.partition.append(repeated[:], -1, NOW)
+    leader.write()
+    leader.fetch(B, 2)
+    leader.fetch(C, 1)
+    leader.wait(LAG_MS)
+    leader.fetch(C, 1)
+    assert leader.partition.append(repeated[:], -1, NOW).duplicate
+    leader.wait(1)
+    leader.partition.check_isr()
+    assert leader.proposal() == [(NODE, 101), (B, 102)], "C goes on fetching, and is behind all the same"
+    leader.answer((NODE, B))
+    leader.wait(5 * LAG_MS)
+    leader.idle_fetch(B)
+    leader.write()
+    leader.partition.check_isr()
+    assert leader.proposal() is None, "B was at the end when it fetched last"
+
+
 def test_one_who_never_reaches_a_moving_end_stays(leader: Leader) -> None:
     """It was caught up when it had what was there at its fetch before."""
     leader.become((NODE, B))
