@@ -89,6 +89,8 @@ COPIED_BYTES: Final = 1 << 20
 FILES_A_TRUNCATION: Final = 4
 # Batches that a thread replays before it lets the loop's thread go on.
 BATCHES_A_TURN: Final = 32
+# How often the removal of a directory is begun anew because a file in it went by itself.
+MAX_REMOVALS: Final = 1_000
 
 # How far back in a log it is looked for what producers sent before it was closed: all five batches of several, and no
 # more than a few milliseconds, once.
@@ -1202,12 +1204,21 @@ class Log:
         return new_dir
 
     def delete(self) -> None:
-        """Removes the directory and all in it, now. Any thread, once nobody uses the log."""
+        """Removes the directory and all in it, now. Any thread, once nobody uses the log.
+
+        Another thread may be unlinking what retention took out before (delete_files), or somebody has removed it by
+        hand: what is gone already says nothing of the disk.
+        """
         self.close_handlers()
-        try:
-            shutil.rmtree(self.dir)
-        except OSError as error:
-            raise self._fail("delete", error) from error
+        for removal in range(MAX_REMOVALS):
+            try:
+                shutil.rmtree(self.dir)
+                return
+            except OSError as error:
+                if not isinstance(error, FileNotFoundError) or removal == MAX_REMOVALS - 1:
+                    raise self._fail("delete", error) from error
+            if not os.path.lexists(self.dir):
+                return
 
     def close(self) -> None:
         """Leaves the files as Kafka leaves them at a clean stop; flush first, for all to be on the disk.

@@ -2,7 +2,9 @@
 
 import os
 import random
+import shutil
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -491,6 +493,35 @@ def test_a_log_is_renamed_for_deletion_and_deleted(log: Log) -> None:
     log.delete()
     assert not new.exists()
     assert piece.read()
+
+
+@pytest.mark.parametrize("by", ["retention", "hand"])
+def test_what_goes_while_a_log_is_deleted_is_no_failure_of_the_disk(
+    log: Log, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """A topic is deleted soon after retention: both wait for file.delete.delay.ms, or for the stop of the broker."""
+    failures: list[Exception] = []
+    log.on_failure = lambda _, error: failures.append(error)
+    log.update_config(LogConfig(retention_bytes=1))
+    retired = log.delete_old_segments(NOW)
+    assert len(retired) > 2
+    dir, scandir = log.rename_to_delete(), os.scandir
+
+    def others_come(path: Any) -> Any:
+        with scandir(path) as entries:
+            found = list(entries)
+        monkeypatch.setattr(os, "scandir", scandir)
+        if by == "retention":
+            log.delete_files(retired)
+        else:
+            shutil.rmtree(dir)
+        return nullcontext(found)
+
+    monkeypatch.setattr(os, "scandir", others_come)
+    log.delete()
+    assert not dir.exists()
+    log.delete()
+    assert not failures
 
 
 def test_segments_are_replaced_as_the_cleaner_does(log: Log) -> None:
