@@ -45,7 +45,7 @@ from ottla.storage.dirs.checkpoints import (
     read_topic_id,
     write_topic_id,
 )
-from ottla.storage.dirs.log_dir import delete_dir_name, parse_dir_name
+from ottla.storage.dirs.log_dir import DELETE_SUFFIX, delete_dir_name, parse_dir_name
 from ottla.storage.errors import OutOfFilesError, StorageError, is_out_of_files
 from ottla.storage.files import DELETED_SUFFIX, SWAP_SUFFIX, fsync_dir, fsync_file, open_files
 from ottla.storage.log.leader_epochs import LeaderEpochFileCache
@@ -950,9 +950,17 @@ class Log:
             raise StorageError(self.dir.parent, f"{self.dir.parent} is offline after an I/O error{why}")
 
     def _fail(self, action: str, error: Exception) -> KafkaError:
-        """Marks the log failed; the error to raise. For want of a descriptor nothing is marked."""
+        """Marks the log failed; the error to raise. For want of a descriptor nothing is marked.
+
+        Nor if a file is missing of a log that is deleted: with a small file.delete.delay.ms it may have gone before the
+        turn of a thread that was to flush or to read it (KAFKA-15391).
+        """
         if is_out_of_files(error):
             return OutOfFilesError(f"Cannot {action} {self.topic_partition}: {error}")
+        if isinstance(error, FileNotFoundError) and self.dir.name.endswith(DELETE_SUFFIX):
+            return KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{self.topic_partition} is being deleted"
+            )
         return self._fail_for_good(action, error)
 
     def _fail_for_good(self, action: str, error: Exception) -> StorageError:

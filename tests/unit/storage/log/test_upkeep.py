@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -493,6 +494,29 @@ def test_a_log_is_renamed_for_deletion_and_deleted(log: Log) -> None:
     log.delete()
     assert not new.exists()
     assert piece.read()
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda log: log.flush(now_ms=NOW),
+        lambda log: log.read(0, 1, 20),
+        lambda log: log.offset_for_timestamp(NOW),
+    ],
+    ids=["flush", "read", "search"],
+)
+def test_what_comes_after_the_deletion_of_a_log_is_no_failure_of_the_disk(
+    log: Log, work: Callable[[Log], object]
+) -> None:
+    """Work for a thread that has its turn when the files are gone, as with file.delete.delay.ms=0."""
+    failures: list[Exception] = []
+    log.on_failure = lambda _, error: failures.append(error)
+    log.rename_to_delete()
+    log.delete()
+    with pytest.raises(KafkaError) as caught:
+        work(log)
+    assert caught.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert not failures
 
 
 @pytest.mark.parametrize("by", ["retention", "hand"])
