@@ -1035,6 +1035,7 @@ class Log:
     def delete_files(self, segments: Sequence[LogSegment]) -> None:
         """Unlinks what delete_old_segments, truncate_to or replace_segments took out. Any thread."""
         for segment in segments:
+            segment.move(self.dir)  # it may have another name since: a copy that has taken its log's place
             segment.delete_files()
             (self.dir / f"{segment.base_offset:020d}.snapshot{DELETED_SUFFIX}").unlink(missing_ok=True)
 

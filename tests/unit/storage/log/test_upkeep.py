@@ -548,6 +548,17 @@ def test_what_goes_while_a_log_is_deleted_is_no_failure_of_the_disk(
     assert not failures
 
 
+def test_what_was_cut_off_is_unlinked_where_the_log_is_by_then(log: Log) -> None:
+    """Retention passes a copy of the log, which begins anew and takes its place before file.delete.delay.ms is over."""
+    cut: list[LogSegment] = []
+    log.on_cut = lambda _, segments: cut.extend(segments)
+    log.truncate_fully_and_start_at(100, NOW)
+    log.rename_dir(log.dir.with_name("moved-0"))
+    assert names(log.dir, ".deleted")
+    log.delete_files(cut)
+    assert not names(log.dir, ".deleted")
+
+
 def test_segments_are_replaced_as_the_cleaner_does(log: Log) -> None:
     old = log.segments[:3]
     cleaned = LogSegment.create(log.dir, 0, SMALL, NOW, suffix=".cleaned")
