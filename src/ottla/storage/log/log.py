@@ -993,14 +993,19 @@ class Log:
         gone = self._delete_those(below, now_ms, limit, f"all of it lies below the log start offset {start}")
         if not config.delete:
             return gone
-        by_size = self.segments.beyond_retention_bytes(config)
-        if by_size is not None:
-            reason = f"the log has more than retention.bytes={config.retention_bytes}"
-            gone += self._delete_those(by_size, now_ms, limit, reason)
-        by_age = beyond_retention_ms(config, now_ms)
-        if by_age is not None:
-            reason = f"the newest record is older than retention.ms={config.retention_ms}"
-            gone += self._delete_those(by_age, now_ms, limit, reason)
+        try:
+            by_size = self.segments.beyond_retention_bytes(config)
+            if by_size is not None:
+                reason = f"the log has more than retention.bytes={config.retention_bytes}"
+                gone += self._delete_those(by_size, now_ms, limit, reason)
+            by_age = beyond_retention_ms(config, now_ms)
+            if by_age is not None:
+                reason = f"the newest record is older than retention.ms={config.retention_ms}"
+                gone += self._delete_those(by_age, now_ms, limit, reason)
+        except OSError as error:
+            if not gone or not is_out_of_files(error):
+                raise
+            # The rest is for the next run; nobody would unlink what is out of the log already.
         return gone
 
     def _delete_those(self, condition: Condition, now_ms: int, limit: int, reason: str) -> list[LogSegment]:

@@ -1,10 +1,11 @@
 """Rolling, flushing, retention, truncation, renaming, closing."""
 
+import errno
 import os
 import random
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,26 @@ def test_retention_by_age_may_leave_an_empty_log(log: Log) -> None:
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (20, 20, 0)
     assert log.delete_old_segments(NOW + 50_000) == []
     assert append(log) == 20
+
+
+def test_what_is_out_of_the_log_is_unlinked_also_if_the_rest_has_no_descriptor(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.maybe_increment_log_start_offset(bases(log)[2], "a test")
+    log.update_config(LogConfig(retention_bytes=1))
+    open_all, first = log_module._open_all, log.segments[:2]
+
+    def open_once(segments: Sequence[LogSegment]) -> None:
+        if segments != first:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        open_all(segments)
+
+    monkeypatch.setattr(log_module, "_open_all", open_once)
+    assert log.delete_old_segments(NOW) == first
+    monkeypatch.undo()
+    log.delete_files([*first, *log.delete_old_segments(NOW)])
+    assert not names(log.dir, ".deleted")
+    assert not log.failed
 
 
 def test_nothing_above_the_high_watermark_is_deleted(tmp_path: Path) -> None:
