@@ -29,7 +29,7 @@ from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition
 from ottla.net.client import NetworkClient, NetworkSettings
 from ottla.net.connection import Authenticator, OnDone
-from ottla.net.peers import MAIN, Backoff, Peer
+from ottla.net.peers import MAIN, Backoff, Node, Peer
 from ottla.net.transport import Action
 from ottla.wire.messages.groups.classic import FindCoordinatorRequest
 from ottla.wire.messages.metadata import MetadataRequest
@@ -304,7 +304,10 @@ class NetworkCore:
             on_stale=self.metadata.invalidate,
             software_version=software_version,
             authenticator=authenticator,
+            on_refused=self._refused,
         )
+        # Hears of it when brokers that were known do not let us in any more.
+        self.on_refused: Callable[[KafkaError], None] | None = None
         self._peers = client.peers
         # Straight to the connections, without a call in between: what the driver reports, and what is sent.
         self.on_connected = client.on_connected
@@ -343,13 +346,16 @@ class NetworkCore:
         """Why nobody can be reached, as far as is known."""
         return self._peers.describe_failures()
 
+    def _refused(self, node: Node, refusal: KafkaError) -> None:
+        if self.on_refused is not None and self.metadata.version:  # else it is an error of the first contact
+            self.on_refused(_not_let_in(node, refusal))
+
     def bootstrap_error(self) -> KafkaError | None:
         """Set once nothing was learnt at any bootstrap address, or one of them does not let us in."""
         if self.metadata.version:
             return None
         if (refused := self._peers.bootstrap_refusal()) is not None:
-            node, refusal = refused
-            return AuthenticationFailed(refusal.code, f"{node.address}: {refusal.message}")
+            return _not_let_in(*refused)
         if not self._peers.all_bootstrap_failed():
             return None
         if self._peers.no_bootstrap_is_broker():
@@ -558,6 +564,10 @@ def _network_settings(config: ClientConfig) -> NetworkSettings:
         reconnect_backoff_ms=config.reconnect_backoff_ms,
         reconnect_backoff_max_ms=config.reconnect_backoff_max_ms,
     )
+
+
+def _not_let_in(node: Node, refusal: KafkaError) -> AuthenticationFailed:
+    return AuthenticationFailed(refusal.code, f"{node.address}: {refusal.message}")
 
 
 def timed_out_waiting(what: str, core: NetworkCore) -> KafkaError:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.net.connection import Authenticator, Connection, OnDone, State, lost
 from ottla.net.errors import Closed, WrongAddress
-from ottla.net.peers import MAIN, Backoff, Peer, Peers
+from ottla.net.peers import MAIN, Backoff, Node, Peer, Peers
 from ottla.net.transport import Action, Connect, Disconnect, Work, Write
 from ottla.wire.messages.metadata import MetadataRequest
 
@@ -49,10 +49,12 @@ class NetworkClient:
         on_stale: Callable[[], None],
         software_version: str,
         authenticator: Callable[[str], Authenticator] | None = None,
+        on_refused: Callable[[Node, KafkaError], None] = lambda node, error: None,
     ) -> None:
-        """`authenticator` makes that of a connection to a host."""
+        """`authenticator` makes that of a connection to a host; `on_refused` hears of who does not let us in."""
         self._settings = settings
         self._on_stale = on_stale
+        self._on_refused = on_refused
         backoff = Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms, random)
         self.peers = Peers(bootstrap, backoff, random)
         setup_ms = settings.connection_setup_timeout_ms
@@ -244,6 +246,8 @@ class NetworkClient:
         self.peers.unlinked(peer, reason, now, is_no_broker=is_no_broker, refusal=refusal)
         if connection is not None:
             connection.close(lost(peer.node.address, reason), now)
+        if refusal is not None:
+            self._on_refused(peer.node, refusal)
 
     def _close(self, peer: Peer, error: KafkaError, reason: str | None, now: float) -> None:
         """Hang up in peace."""

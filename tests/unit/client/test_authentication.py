@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from tests.interop.process import wait_until
 
-from ottla.client.blocking import Admin
+from ottla.client.admin.types import NewTopic, UserScramCredentialDeletion, UserScramCredentialUpsertion
+from ottla.client.blocking import Admin, Consumer
 from ottla.client.errors import AuthenticationFailed, NoBrokersAvailable
 from ottla.client.inline import InlineClient
-from ottla.model.errors import ErrorCode
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import TopicPartition
 from ottla.testing.broker import Broker
 
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -27,7 +29,7 @@ def broker() -> Iterator[Broker]:
     settings = {
         "listeners": listeners,
         "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
         "sasl.mechanism.inter.broker.protocol": "PLAIN",
         "listener.name.plaintext.plain.sasl.jaas.config": jaas,
         "connections.max.reauth.ms": SESSION_MS,
@@ -69,7 +71,7 @@ def test_a_wrong_password_is_told_at_once(
 
 def test_a_mechanism_that_there_is_not(broker: Broker) -> None:
     with pytest.raises(
-        AuthenticationFailed, match="SCRAM-SHA-512 is not enabled there; these are: PLAIN"
+        AuthenticationFailed, match="SCRAM-SHA-512 is not enabled there; these are: .*PLAIN"
     ) as refused:
         InlineClient(settings(broker, sasl_mechanism="SCRAM-SHA-512")).start()
     assert refused.value.code is ErrorCode.UNSUPPORTED_SASL_MECHANISM
@@ -88,3 +90,20 @@ def test_a_client_that_was_idle_beyond_its_session_goes_on(broker: Broker) -> No
         client.until(lambda: False, 5 * SESSION_MS)
         client.topics()
         assert client.topics() is not None
+
+
+def test_a_consumer_that_is_not_let_in_any_more_hears_it(broker: Broker) -> None:
+    """As in Java: polls that never have anything would say nothing of a password that was changed."""
+    mechanism, user = "SCRAM-SHA-256", "bob"
+    with Admin(settings(broker)) as admin:
+        assert not isinstance(admin.create_topics([NewTopic("t")])["t"], KafkaError)
+        admin.alter_user_scram_credentials([UserScramCredentialUpsertion(user, "bob-secret", mechanism)])
+        bob = settings(broker, sasl_mechanism=mechanism, sasl_username=user, sasl_password="bob-secret")
+        with Consumer(bob) as consumer:
+            consumer.assign([TopicPartition("t", 0)])
+            assert consumer.poll(0) == {}
+            admin.alter_user_scram_credentials([UserScramCredentialDeletion(user, mechanism)])
+            with pytest.raises(AuthenticationFailed, match=f"{broker.bootstrap_servers}: ") as refused:
+                wait_until(lambda: consumer.poll(100) is None, PATIENCE_S, "a refusal")
+    assert refused.value.code is ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert "bob-secret" not in str(refused.value)

@@ -294,6 +294,8 @@ class ConsumerCore:
         self._opener = config.opener()
         self.finder = PositionFinder(network, config, self._positions, self.report, self._discard)
         network.request_managers.append(self)
+        # A password may have been changed, a user may be gone: without a word no poll would ever have records again.
+        network.on_refused = self.report
 
     # -- what the application says --------------------------------------------------------------------
 
