@@ -71,7 +71,7 @@ def test_a_wrong_password_is_told_at_once(
 
 def test_a_mechanism_that_there_is_not(broker: Broker) -> None:
     with pytest.raises(
-        AuthenticationFailed, match="SCRAM-SHA-512 is not enabled there; these are: .*PLAIN"
+        AuthenticationFailed, match=r"SCRAM-SHA-512 is not enabled there; these are: .*PLAIN"
     ) as refused:
         InlineClient(settings(broker, sasl_mechanism="SCRAM-SHA-512")).start()
     assert refused.value.code is ErrorCode.UNSUPPORTED_SASL_MECHANISM

@@ -222,12 +222,12 @@ async def settle() -> None:
 
 
 def deleting(
-    world: World, offset: int, meanwhile: Callable[[], Coroutine[Any, Any, None]], timeout_ms: int = 60_000
+    world: World, offset: int, meanwhile: Callable[[], Coroutine[Any, Any, None]]
 ) -> tuple[int, int]:
     """The answer to a DeleteRecords that must not come before `meanwhile` has begun: error and low watermark."""
 
     async def run() -> DeleteRecordsPartitionResult:
-        asked = asyncio.ensure_future(world.delete(offset, timeout_ms))
+        asked = asyncio.ensure_future(world.delete(offset))
         await settle()
         assert not asked.done()
         await meanwhile()
@@ -282,10 +282,9 @@ def test_time_is_up(world: World) -> None:
     world.write(10, 20)
     world.fetched(2)
 
-    async def nobody_fetches() -> None:
-        pass
-
-    assert deleting(world, 2, nobody_fetches, timeout_ms=1) == (ErrorCode.REQUEST_TIMED_OUT, 0)
+    found = asyncio.run(world.delete(2, timeout_ms=1))
+    assert (found.error_code, found.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, 0)
+    assert not world.partition.watchers
     assert world.partition.log.log_start_offset == 2, "the leader has deleted it all the same"
 
 
