@@ -22,7 +22,15 @@ from ottla.spark.pipeline.lake import delta as lake_delta
 from ottla.spark.pipeline.lake import iceberg as lake_iceberg
 from ottla.spark.pipeline.lake.common import TableMismatchError, is_written
 from ottla.spark.pipeline.lake.delta_log import delta_statistics, delta_text, delta_value, hive_path
-from ottla.spark.pipeline.lake.files import Job, Written, key_task, runs, width_for, write_rows
+from ottla.spark.pipeline.lake.files import (
+    PARTITION_COLUMN,
+    Job,
+    Written,
+    key_task,
+    runs,
+    width_for,
+    write_rows,
+)
 from ottla.spark.pipeline.lake.fit import fit_rows, fitted
 from ottla.spark.pipeline.lake.merge import Candidate, candidates
 from ottla.spark.pipeline.lake.spec import Part, parse_every, parse_part, parse_size, parse_sort
@@ -155,6 +163,23 @@ def test_partitions_of_each_type(target: Any, tmp_path: Path, by: str) -> None:
 def named_as(target: Any, rows: pa.Table) -> list[dict[str, Any]]:
     names = [one.name for one in target.job(target.open()).store.schema()]
     return [{name: row[name] for name in names} for row in rows.to_pylist()]
+
+
+def test_times_in_buckets_are_found_again(tmp_path: Path) -> None:
+    from pyiceberg.expressions import EqualTo
+
+    table = IcebergTarget(tmp_path, partition_by="bucket(4, t)")
+    times = [NOON.replace(second=second) for second in range(8)]
+    rows = pa.table({"t": pa.array(times, pa.timestamp("us", "UTC"))})
+    job = table.job(table.prepare(rows.schema))
+    told = rows.to_batches()[0]
+    (keyed,) = key_task(job.store, {})(iter([told]))
+    # As Spark hands them over: sorted by what tells partitions apart.
+    ordered = pa.Table.from_batches([keyed]).sort_by(PARTITION_COLUMN)
+    table.commit(table.open(), rows, write_rows(job, "0-0", ordered.to_batches()), job, 0, "append")
+    for at in times:
+        found = table.open().scan(row_filter=EqualTo("t", at.isoformat())).to_arrow()
+        assert found.column("t").to_pylist() == [at]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,14 @@ from ottla.spark.pipeline.lake.common import (
     stored_type,
 )
 from ottla.spark.pipeline.lake.files import Job, Written, discard, spread, width_for, write_files
-from ottla.spark.pipeline.lake.spec import DEFAULT_TARGET_BYTES, Part, parse_size, parse_sort, parts_of
+from ottla.spark.pipeline.lake.spec import (
+    DEFAULT_TARGET_BYTES,
+    TIME_TRANSFORMS,
+    Part,
+    parse_size,
+    parse_sort,
+    parts_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -166,7 +173,7 @@ class IcebergStore:
         )
 
     def key(self, rows: pa.Table) -> pa.Array:
-        """Values are transformed once each; of times the hour is enough, since no transform is finer."""
+        """Values are transformed once each; of times the hour is enough, but for buckets, which are of the whole."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -176,7 +183,7 @@ class IcebergStore:
             if _is_void(one):
                 continue
             column = rows.column(_source_name(schema, one)).combine_chunks()
-            if pa.types.is_timestamp(column.type) and str(one.transform) != "identity":
+            if pa.types.is_timestamp(column.type) and str(one.transform) in TIME_TRANSFORMS:
                 column = pc.floor_temporal(column, unit="hour")
             coded = column.dictionary_encode()
             words = [repr(transformed(schema, one, value)) for value in coded.dictionary.to_pylist()]
