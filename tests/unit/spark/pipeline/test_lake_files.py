@@ -520,6 +520,15 @@ def test_times_that_python_has_not_are_stored_like_others(target: Any, tmp_path:
         assert (file["least"], file["nulls"]) == ({"n": 1}, {"n": 0, "t": 0, "d": 0})
 
 
+def test_times_of_any_year_are_read_from_files_as_spark_writes_them(tmp_path: Path) -> None:
+    times = [datetime(9999, 12, 31, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC), NOON, None]
+    rows = pa.table({"n": numbers(1, 2, 3, 4)["n"], "at": pa.array(times, pa.timestamp("us", "UTC"))})
+    pq.write_table(rows, tmp_path / "spark.parquet", use_deprecated_int96_timestamps=True)
+    store = lake_delta.DeltaStore(str(tmp_path), rows.schema)
+    told = json.dumps({"path": "spark.parquet", "partition": {}})
+    assert pa.Table.from_batches(store.read(told)).to_pylist() == rows.to_pylist()
+
+
 @TARGETS
 def test_a_partition_of_such_a_time_is_one_line(target: Any, tmp_path: Path) -> None:
     table = target(tmp_path, partition_by="t")

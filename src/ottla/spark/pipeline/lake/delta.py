@@ -151,7 +151,8 @@ class DeltaStore:
         told = json.loads(info)
         schema = pa.schema([one for one in self.rows if columns is None or one.name in columns])
         with self._files.open_input_file(told["path"]) as file:
-            parquet = pq.ParquetFile(file)
+            # Spark's own files have times as INT96: nanoseconds, as Arrow takes them, end in the year 2262.
+            parquet = pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
             there = [name for name in parquet.schema_arrow.names if name in schema.names]
             # Partition columns are not in the file: where only they are asked for, another tells how many rows it has.
             for batch in parquet.iter_batches(columns=there or parquet.schema_arrow.names[:1]):
