@@ -68,10 +68,23 @@ def arrow_udf(function: Callable[[Any], Any], returned: DataType, given: Column)
 
 
 def as_rows(values: pa.Array) -> list[Any]:
-    """An Arrow column as Python values, maps as dicts (PyArrow gives lists of pairs)."""
-    rows: list[Any] = values.to_pylist()
+    """An Arrow column as Python values, maps as dicts (PyArrow gives lists of pairs).
+
+    Spark has values that Python has not (a year 20000, text that is not UTF-8): in place of such a row is the error.
+    """
+    try:
+        rows: list[Any] = values.to_pylist()
+    except (ValueError, OverflowError):
+        rows = [_as_row(value) for value in values]
     fix = _fix_of(values.type)
-    return rows if fix is None else [fix(row) for row in rows]
+    return rows if fix is None else [row if isinstance(row, Exception) else fix(row) for row in rows]
+
+
+def _as_row(value: Any) -> Any:
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError) as error:
+        return error
 
 
 def _fix_of(kind: Any) -> Callable[[Any], Any] | None:
@@ -115,14 +128,17 @@ def decoded(values: Iterable[Any], decode: Callable[[Any], Any], columns: Struct
     return pa.StructArray.from_arrays([made, pa.array(errors, pa.string())], ["data", "error"])
 
 
-def encoded(rows: Iterable[dict[str, Any] | None], encode: Encode) -> pa.Array:
-    """Each row encoded, or the reason why not."""
+def encoded(rows: Iterable[dict[str, Any] | Exception | None], encode: Encode) -> pa.Array:
+    """Each row encoded, or the reason why not; a row that is none (`as_rows`) is its own reason."""
     import pyarrow as pa
 
     values: list[bytes | None] = []
     errors: list[str | None] = []
     for row in rows:
-        value, error = (None, None) if row is None else _attempt(encode, row)
+        if isinstance(row, Exception):
+            value, error = None, _reason(row)
+        else:
+            value, error = (None, None) if row is None else _attempt(encode, row)
         values.append(value)
         errors.append(error)
     return pa.StructArray.from_arrays(
@@ -135,8 +151,11 @@ def _attempt(function: Callable[[Any], Any], given: Any) -> tuple[Any, str | Non
     try:
         return function(given), None
     except Exception as error:  # noqa: BLE001 - the record is what is wrong, and the text goes with it
-        text = str(error) or type(error).__name__
-        return None, " ".join(text.split())[:MAX_ERROR]
+        return None, _reason(error)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join((str(error) or type(error).__name__).split())[:MAX_ERROR]
 
 
 def _array(data: list[dict[str, Any] | None], errors: list[str | None], kind: pa.DataType) -> pa.Array:

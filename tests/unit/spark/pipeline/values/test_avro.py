@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from ottla.spark.pipeline.declare import DeclarationError
 from ottla.spark.pipeline.values.avro import _decoder, avro_codec, avro_of, encoder
 from ottla.spark.pipeline.values.ddl import parse_schema
-from ottla.spark.pipeline.values.rows import decoded, encoded
+from ottla.spark.pipeline.values.rows import as_rows, decoded, encoded
 
 POINT = {"type": "record", "name": "Point", "fields": [{"name": "x", "type": "int"}]}
 HERE = Path()
@@ -146,6 +147,22 @@ def test_a_row_that_does_not_fit_is_an_error_beside_the_others() -> None:
     assert got[1]["value"] is None
     assert got[1]["error"]
     assert got[2] == {"value": None, "error": None}
+
+
+def test_a_row_that_python_has_no_value_for_is_an_error_beside_the_others() -> None:
+    micros = pa.array([0, 253_402_300_800_000_000, -1, None], pa.int64())
+    days = pa.array([0, 0, 2_932_897, None], pa.int32())
+    given_bytes = pa.array([b"a", b"b", b"c", b"\xff"], pa.binary())
+    text = pa.Array.from_buffers(pa.string(), 4, given_bytes.buffers())
+    kept = pa.MapArray.from_arrays(pa.array([0, 1, 1, 1, 1], pa.int32()), ["k"], [1])
+    columns = [micros.cast(pa.timestamp("us", "UTC")), days.cast(pa.date32()), text, kept]
+    rows = pa.StructArray.from_arrays(columns, ["at", "day", "text", "m"])
+    schema = json.dumps(avro_of(parse_schema("at timestamp, day date, text string, m map<string, bigint>")))
+    got = encoded(as_rows(rows), encoder(schema)).to_pylist()
+    assert [one["error"] is None for one in got] == [True, False, False, False]
+    assert [one["value"] is None for one in got] == [False, True, True, True]
+    assert "out of range" in got[1]["error"]
+    assert "can't decode byte 0xff" in got[3]["error"]
 
 
 def test_types_that_avro_lacks_are_refused_by_name() -> None:
