@@ -87,10 +87,10 @@ def test_the_paths_that_spark_keeps_of_schema_files_are_those_of_the_new_place(
     }
     (place / "_metadata" / "v2" / "0").write_text("v2\n" + json.dumps(about))
     made = savepoint.save("p", checkpoints, tmp_path / "saved", NOW_MS)
-    target = tmp_path / "elsewhere"
+    target = tmp_path / "jinde ž 100%"
     savepoint.restore(made, pipeline, str(target))
     found = (target / "copy" / "state" / "0" / "_metadata" / "v2" / "0").read_text()
-    wanted = (target / "copy" / "state" / "0" / "_stateSchema" / "default" / "0_a").as_uri()
+    wanted = f"file:{target}/copy/state/0/_stateSchema/default/0_a"
     assert json.loads(found.partition("\n")[2])["stateStoreInfo"][0]["stateSchemaFilePaths"] == [wanted]
     assert found.startswith("v2\n")
 

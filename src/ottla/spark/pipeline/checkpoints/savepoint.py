@@ -227,10 +227,10 @@ def _new_life(path: Path, final: Path, pipeline: str, first_batch: int) -> None:
         try:
             about = json.loads(text)
             for store in about["stateStoreInfo"]:
+                # As Hadoop spells a path, which is no URL: a space in it is a space.
+                place = final.absolute() / "state" / file.parts[-4] / "_stateSchema" / store["storeName"]
                 store["stateSchemaFilePaths"] = [
-                    (final / "state" / file.parts[-4] / "_stateSchema" / store["storeName"]).as_uri()
-                    + "/"
-                    + str(schema).rsplit("/", 1)[-1]
+                    f"file:{place}/" + str(schema).rsplit("/", 1)[-1]
                     for schema in store.get("stateSchemaFilePaths") or []
                 ]
         except (ValueError, KeyError, TypeError):
