@@ -229,8 +229,10 @@ def _fill(message: Any, row: dict[str, Any], path: str) -> None:
 def _set(message: Any, field: FieldDescriptor, value: Any, where: str) -> None:
 
     if is_map(field):
-        target, kind = getattr(message, field.name), field.message_type.fields_by_name["value"]
-        for key, item in value.items():
+        target, entry = getattr(message, field.name), field.message_type.fields_by_name
+        kind = entry["value"]
+        for name, item in value.items():
+            key = _scalar(entry["key"], name)
             if kind.message_type is not None:
                 _set_message(target[key], kind.message_type, item, where)
             else:

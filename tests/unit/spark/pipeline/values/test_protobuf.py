@@ -137,6 +137,18 @@ def test_rows_come_back_as_they_were(row: dict[str, Any]) -> None:
     assert {name: back[name] for name in row} == row
 
 
+def test_keys_of_maps_come_back_as_they_were(tmp_path: Path) -> None:
+    (tmp_path / "m.proto").write_text(
+        'syntax = "proto3"; message N { int32 n = 1; }\n'
+        "message M { map<uint64, string> big = 1; map<fixed64, N> deep = 2; map<bool, int32> b = 3; }"
+    )
+    codec = protobuf_codec("m.proto", "M", tmp_path)
+    row = {"big": {Decimal(2**64 - 1): "x"}, "deep": {Decimal(0): {"n": 1}}, "b": {True: -1}}
+    data = encoder(codec.descriptors, codec.message)(row)
+    back = decoder(codec.descriptors, codec.message)(data)
+    assert {name: dict(pairs) for name, pairs in back.items()} == row
+
+
 @given(st.binary(max_size=60))
 def test_garbage_is_a_row_or_a_value_error(value: bytes) -> None:
     try:
