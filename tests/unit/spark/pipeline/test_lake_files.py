@@ -485,6 +485,32 @@ def test_a_merge_does_not_go_on_in_a_table_that_was_deleted_meanwhile(tmp_path: 
     assert not Path(table.sink.path).exists()
 
 
+@TARGETS
+def test_what_a_merged_row_lacks_is_null(target: Any, tmp_path: Path) -> None:
+    inner = pa.struct([("a", INT), ("b", INT)])
+    schema = pa.schema([("n", INT), ("more", INT), ("s", inner), ("m", pa.map_(pa.string(), inner))])
+    values = {"more": 1, "s": {"a": 1, "b": 1}, "m": [("k", {"a": 1, "b": 1})]}
+    write(target(tmp_path), pa.Table.from_pylist([{"n": n, **values} for n in (1, 2, 3)], schema))
+    table = target(tmp_path, key="n", delete="gone")
+    less = pa.struct([("b", INT)])
+    batch = pa.schema([("s", less), ("m", pa.map_(pa.string(), less)), ("n", INT), ("gone", pa.bool_())])
+    values = {"s": {"b": 2}, "m": [("k", {"b": 2})]}
+    rows = [{"n": 1, **values}, {"n": 2, "gone": True}, {"n": 4, **values}]
+    assert merge_of(table, batch, 1).merge_here(table.open(), pa.Table.from_pylist(rows, batch))
+    changed = {"more": None, "s": {"a": None, "b": 2}, "m": [("k", {"a": None, "b": 2})]}
+    kept = {"more": 1, "s": {"a": 1, "b": 1}, "m": [("k", {"a": 1, "b": 1})]}
+    found = {row.pop("n"): row for row in table.rows()}
+    assert found == {1: changed, 3: kept, 4: changed}
+    assert table.mark() == 1
+
+
+def merge_of(target: Any, rows: pa.Schema, batch: int) -> Any:
+    wanted = rows.remove(rows.get_field_index("gone"))
+    if isinstance(target, DeltaTarget):
+        return lake_delta._DeltaMerge(target.sink, wanted, "ottla-q", batch, {}, "q")
+    return lake_iceberg._IcebergMerge(target.sink, wanted, "q", batch, {})
+
+
 def test_a_condition_that_came_between_files_and_commit_is_heeded(tmp_path: Path) -> None:
     table = DeltaTarget(tmp_path)
     made = table.prepare(numbers().schema)

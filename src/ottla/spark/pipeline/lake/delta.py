@@ -571,12 +571,25 @@ class _DeltaMerge:
 
     def merge_here(self, table: DeltaTable, rows: pa.Table) -> bool:
         try:
-            write(self._sink, "append", table, rows, self._app, self._batch_id)
+            write(self._sink, "append", table, self._whole(table, rows), self._app, self._batch_id)
         except Exception as error:
             if _is_conflict(error):
                 return False
             raise
         return True
+
+    def _whole(self, table: DeltaTable, rows: pa.Table) -> pa.Table:
+        """What the batch lacks, be it in a struct, is null in its rows, as in those that tasks merge: `deltalake` would
+        leave the old value of a column, and refuses a struct. Rows that delete may lack what must not be null."""
+        import pyarrow as pa
+
+        from ottla.spark.pipeline.lake.fit import fit_rows
+
+        columns = [one.with_nullable(True) for one in schema_of(table)]
+        whole, delete = fit_rows(rows, pa.schema(columns)), self._sink.delete
+        if delete is None or delete in whole.column_names:
+            return whole
+        return whole.append_column(delete, rows.column(delete))
 
     def commit(self, table: DeltaTable, gone: Sequence[merge.Candidate], written: Sequence[Written]) -> bool:
         """One commit, on just this version of the table; False if another writer was faster."""
