@@ -124,6 +124,22 @@ def test_merges_in_the_executors_are_what_a_dictionary_would_hold(
 
 
 @KINDS
+def test_structs_in_maps_are_merged_by_the_names_of_their_fields(
+    spark: Any, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", -1)
+    table = Lake(kind, tmp_path / "lake", key="id", mode="update")
+    columns = "id int, m map<string,struct<a:int,b:int>>, l array<map<string,struct<a:int,b:int>>>"
+    one = {"k": (1, 2)}
+    table(spark.createDataFrame([(n, one, [one]) for n in (1, 2)], columns), 0)
+    columns = "l array<map<string,struct<b:int>>>, m map<string,struct<b:int,a:int>>, id int"
+    table(spark.createDataFrame([([{"k": (4,)}], {"k": (4, 3)}, n) for n in (2, 3)], columns), 1)
+    old = {"m": [("k", {"a": 1, "b": 2})], "l": [[("k", {"a": 1, "b": 2})]]}
+    new = {"m": [("k", {"a": 3, "b": 4})], "l": [[("k", {"a": None, "b": 4})]]}
+    assert {row.pop("id"): row for row in table.rows()} == {1: old, 2: new, 3: new}
+
+
+@KINDS
 def test_a_merge_starts_again_when_another_writer_was_faster(
     spark: Any, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

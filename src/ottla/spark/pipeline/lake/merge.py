@@ -256,9 +256,46 @@ def _result(request: Request, job: Job, touched: Sequence[Candidate], changes: D
     stored = there.select(*_key_columns(request)).alias("t")
     comes = changes.where(~gone).alias("s").join(stored, _same_key(request) & ~newer, "left_anti")
     # A column that the batch lacks, be it in a struct, is null in its rows; a narrower one becomes the table's.
-    return stays.unionByName(
-        comes.select(*[F.col(f"s.`{name}`") for name in given]), allowMissingColumns=True
+    brought = comes.select(*[F.col(f"s.`{name}`") for name in given])
+    if _differs_in_maps(job, brought):
+        brought = brought.mapInArrow(fit_task(job), spark_schema(job.store.schema()))
+    return stays.unionByName(brought, allowMissingColumns=True)
+
+
+def _differs_in_maps(job: Job, brought: DataFrame) -> bool:
+    """Spark's union goes by the names of fields in structs and arrays. In maps it takes them as they come: one's value
+    for another's."""
+    from ottla.spark.pipeline.lake.fit import arrow_schema
+
+    table = {one.name: one.type for one in job.store.schema()}
+    return any(
+        one.type != table[one.name] and _has_map(one.type)
+        for one in arrow_schema(brought.schema)
+        if one.name in table
     )
+
+
+def _has_map(kind: Any) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_map(kind):
+        return True
+    return any(_has_map(kind.field(n).type) for n in range(kind.num_fields))
+
+
+def fit_task(job: Job) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function of mapInArrow: rows of a batch in, the same in the columns of the table out."""
+
+    def fit(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        from ottla.spark.pipeline.lake.fit import fit_rows
+
+        schema = job.store.schema()
+        for batch in batches:
+            yield from fit_rows(as_stored(pa.Table.from_batches([batch])), schema).to_batches()
+
+    return fit
 
 
 def _key_columns(request: Request) -> list[str]:
