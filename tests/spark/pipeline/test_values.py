@@ -115,6 +115,35 @@ def test_what_does_not_parse_goes_to_the_dead_letters_with_its_place_and_the_rea
     )
 
 
+def test_a_key_that_is_not_of_its_columns_type_is_a_record_that_does_not_parse(
+    spark: Any, broker: Broker, tmp_path: Path
+) -> None:
+    source, target, bad = broker.topic(), broker.topic(), broker.topic()
+    for key in ("7", "x7", None):
+        broker.produce(source, ['{"a": 1}'], key=key)
+    broker.produce(source, [None], key="gone")
+    text = """
+        @pipeline.stream(out=topic({target!r}){letters})
+        def copy(rows=topic({source!r}, schema="n int, a int", key="n", tombstones="keep")):
+            return rows
+        """
+    letters = f", dead_letter=topic({bad!r})"
+    run = pipeline_of(tmp_path, text.format(source=source, target=target, letters=letters))
+    assert figures_of(run(spark, broker)) == {"p.copy": (3, 0), "p.copy.dead_letter": (0, 1)}
+    rows = [{"n": None, "a": None}, {"n": None, "a": 1}, {"n": 7, "a": 1}]
+    assert sorted((json.loads(one.value()) for one in consume(broker, target)), key=str) == sorted(
+        rows, key=str
+    )
+    (letter,) = consume(broker, bad)
+    assert letter.key() == b"x7"
+    assert dict(letter.headers())["ottla.error.reason"] == b"the value comes with a key that is no int"
+    failing = pipeline_of(
+        tmp_path, text.format(source=source, target=broker.topic(), letters=""), name="failing"
+    )
+    with pytest.raises(Exception, match=f"{source}-0 at offset 1: the value comes with a key that is no int;"):
+        failing(spark, broker)
+
+
 def test_without_dead_letters_a_bad_value_stops_the_query_by_name_or_is_skipped(
     spark: Any, broker: Broker, tmp_path: Path
 ) -> None:

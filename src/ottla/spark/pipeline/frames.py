@@ -284,17 +284,44 @@ def parse(
     return kept.withColumn(PARSED, values.parse(F.col("value"), verdicts))
 
 
-def failure(values: Codec) -> Column:
-    """Why a record's value did not parse; null for one that did, and for one without a value."""
+def failure(values: Codec, topic: Topic) -> Column:
+    """Why a record did not parse; null for one that did, and for one without a value."""
     from pyspark.sql import functions as F
 
-    return F.when(F.col("value").isNotNull(), values.error(F.col(PARSED)))
+    return F.when(
+        F.col("value").isNotNull(), F.coalesce(_key_failure(values, topic), values.error(F.col(PARSED)))
+    )
+
+
+def _key_failure(values: Codec, topic: Topic) -> Column:
+    """What is wrong with a value whose key is none of its column's type; null where there is no such type."""
+    from pyspark.sql import functions as F
+
+    found = F.lit(None).cast("string")
+    for name in topic.key:
+        kind = _key_type(values, name)
+        if kind is not None:
+            wrong, said = F.col("key").isNotNull() & _key_as(kind).isNull(), kind.simpleString()
+            found = F.when(wrong, F.lit(f"comes with a key that is no {said}")).otherwise(found)
+    return found
+
+
+def _key_type(values: Codec, name: str) -> Any:
+    """The type that a schema gives the key's column; None where that is text."""
+    return next((f.dataType for f in _declared(values) if f.name == name), None)
+
+
+def _key_as(kind: Any) -> Column:
+    """Null where it is none: a cast that fails would end the query, whatever becomes of what does not parse."""
+    from pyspark.sql import functions as F
+
+    return F.col("key").cast("string").try_cast(kind)
 
 
 def _counted(context: Context, parsed: DataFrame, values: Codec, topic: Topic) -> DataFrame:
     from pyspark.sql import functions as F
 
-    counts = [F.count(F.lit(1)).alias("rows"), F.count(failure(values)).alias("bad")]
+    counts = [F.count(F.lit(1)).alias("rows"), F.count(failure(values, topic)).alias("bad")]
     difference = values.difference(F.col("value"), F.col(PARSED))
     # A table is read whole for each micro-batch: what is new in it would be counted again and again.
     if difference is not None and not topic.table:
@@ -306,7 +333,7 @@ def _counted(context: Context, parsed: DataFrame, values: Codec, topic: Topic) -
 def _good(counted: DataFrame, values: Codec, topic: Topic, *, fail: bool) -> DataFrame:
     from pyspark.sql import functions as F
 
-    error = failure(values)
+    error = failure(values, topic)
     if not fail:
         return counted.where(error.isNull())
     place = F.concat_ws(
@@ -316,7 +343,9 @@ def _good(counted: DataFrame, values: Codec, topic: Topic, *, fail: bool) -> Dat
         F.lit(" at offset "),
         F.col("offset"),
         F.lit(": the value "),
-        error if values.is_framed else F.coalesce(framed_column(F.col("value")), error),
+        error
+        if values.is_framed
+        else F.coalesce(_key_failure(values, topic), framed_column(F.col("value")), error),
         F.lit("; dead_letter=topic(...) sets such records aside, on_error='skip' leaves them out"),
     )
     return counted.where(F.when(error.isNull(), F.lit(True)).otherwise(F.raise_error(place).cast("boolean")))
@@ -327,9 +356,8 @@ def _columns(good: DataFrame, values: Codec, topic: Topic) -> list[Column]:
 
     fields = dict(zip(_names(values), values.fields(F.col(PARSED)), strict=True))
     for name in topic.key:
-        text = F.col("key").cast("string")
-        kind = next((f.dataType for f in _declared(values) if f.name == name), None)
-        fields[name] = (text if kind is None else text.cast(kind)).alias(name)
+        kind = _key_type(values, name)
+        fields[name] = (F.col("key").cast("string") if kind is None else _key_as(kind)).alias(name)
     if topic.headers is not None:
         fields[topic.headers] = F.col("headers").alias(topic.headers)
     if topic.meta:
@@ -428,8 +456,8 @@ def _of_topic(
     columns: list[Any] = ["*"]
     if values is not None:
         rows = parse(rows, values, context.verdicts(topic), keep_tombstones=False)
-        error = failure(values)
-        exact = values.exact_error(F.col(PARSED))
+        error = failure(values, topic)
+        exact = F.coalesce(_key_failure(values, topic), values.exact_error(F.col(PARSED)))
         columns = list(_columns(rows, values, topic)) if numbers else []
     rows = rows.select(*columns, whole, error.alias(ERROR), exact.alias(EXACT))
     wanted = F.col(ERROR).isNotNull() if unparsed else F.lit(False)
