@@ -55,10 +55,11 @@ def check(args: argparse.Namespace, root: Path) -> int:
 def _of_checkpoints(pipeline: Pipeline, checkpoints: str) -> tuple[list[str], list[str]]:
     """What is wrong with them as far as their files tell, and the streams that keep state."""
     from ottla.spark.pipeline.checkpoints import checkpoint
+    from ottla.spark.pipeline.declare import local_path
 
     problems: list[str] = []
     has_state: list[str] = []
-    root = checkpoint.local_path(checkpoints)
+    root = local_path(checkpoints)
     for stream in pipeline.streams:
         wrong = list(checkpoint.foreign(pipeline, stream, checkpoints))
         problems += [str(pipeline.problem(stream, "", what)) for what in wrong]

@@ -247,7 +247,7 @@ def replay(args: argparse.Namespace, home: Home, root: Path) -> int:
 def _replays_checkpoints(last: Spec, there: Home, wanted: Replay) -> tuple[str | None, bool]:
     """Where a replay keeps its checkpoints, and whether another may have begun there. Where that cannot be looked at
     from here each replay has a place of its own: on another's checkpoints it would leave out what that has read."""
-    from ottla.spark.pipeline.checkpoints.checkpoint import local_path
+    from ottla.spark.pipeline.declare import local_path
     from ottla.spark.pipeline.replay import SUFFIX
 
     place = None if last.checkpoint_dir is None else last.checkpoint_dir.rstrip("/") + SUFFIX
@@ -319,7 +319,7 @@ def savepoint(args: argparse.Namespace, home: Home) -> int:
 
 
 def _local_checkpoints(home: Home, otherwise: str) -> Path:
-    from ottla.spark.pipeline.checkpoints.checkpoint import local_path
+    from ottla.spark.pipeline.declare import local_path
 
     found = _last_run(home)
     root = local_path(found.checkpoints)

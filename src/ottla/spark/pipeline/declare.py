@@ -524,6 +524,13 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"
 
 
+def local_path(place: str) -> Path | None:
+    """A directory of this machine, however it is spelt (`/a`, `file:/a`, `file:///a`); None if it is elsewhere."""
+    if place.startswith("file:"):
+        return Path("/" + place.removeprefix("file:").lstrip("/"))
+    return None if "://" in place else Path(place)
+
+
 def parse_start(text: str) -> dict[str, str]:
     """The options of format("ottla") that say where a first run starts."""
     if text in START:

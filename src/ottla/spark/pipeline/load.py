@@ -42,6 +42,7 @@ from ottla.spark.pipeline.declare import (
     collecting,
     did_you_mean,
     listed,
+    local_path,
     parameters,
     parse_start,
     parse_trigger,
@@ -384,8 +385,6 @@ def _doubles(pipeline: Pipeline) -> Iterator[Problem]:
 
 def _directory(sink: Parquet) -> str:
     """However it is spelt."""
-    from ottla.spark.pipeline.checkpoints.checkpoint import local_path
-
     found = local_path(str(sink.path))
     return str(sink.path).rstrip("/") if found is None else os.path.abspath(found)
 

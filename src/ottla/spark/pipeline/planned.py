@@ -36,6 +36,7 @@ from ottla.spark.pipeline.declare import (
     Stream,
     Topic,
     listed,
+    local_path,
 )
 from ottla.spark.pipeline.discreet import discreetly
 from ottla.spark.pipeline.frames import REFUSED, Context, encode, read, value_columns, with_secrets
@@ -165,7 +166,7 @@ def _without_rows(source: Delta | Iceberg) -> Any:
     from ottla.spark.pipeline.lake.iceberg import open_catalog
 
     warehouse = source.catalog.get("warehouse")
-    place = None if warehouse is None else checkpoint.local_path(warehouse)
+    place = None if warehouse is None else local_path(warehouse)
     is_ours = not {"type", "uri", "py-catalog-impl"} & source.catalog.keys()
     if is_ours and place is not None and not (place / "catalog.db").is_file():
         # To open it would make it.
@@ -323,7 +324,7 @@ class _Look:
             return found
 
     def _compared(self, found: Planned, ran: Checkpoint) -> Planned:
-        root = checkpoint.local_path(self._checkpoints)
+        root = local_path(self._checkpoints)
         if root is None:
             return replace(
                 found, checkpoint=f"in {self._checkpoints}, which only Spark reaches: not compared"

@@ -150,6 +150,25 @@ def test_every_type_comes_back_as_it_was_by_the_formats_own_reader(target: Any, 
 
 
 @TARGETS
+@pytest.mark.parametrize("spelling", ["file:", "file://", ""])
+def test_a_directory_is_the_same_however_it_is_spelt(
+    target: Any, spelling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    place = tmp_path / "a lake"
+    table = target(tmp_path)
+    if target is DeltaTarget:
+        table.sink = delta(f"{spelling}{place}")
+    else:
+        table.sink = iceberg("a.rows", warehouse=f"{spelling}{place}")
+    write(table, numbers(1, 2))
+    assert table.rows() == [{"n": 1}, {"n": 2}]
+    assert parquet_files(place)
+    assert not list((tmp_path / "here").iterdir())
+
+
+@TARGETS
 @pytest.mark.parametrize("by", ["s", "d", "i", "t", "m", "ok"])
 def test_partitions_of_each_type(target: Any, tmp_path: Path, by: str) -> None:
     table = target(tmp_path, partition_by=by)

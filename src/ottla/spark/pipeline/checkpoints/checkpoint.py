@@ -24,7 +24,15 @@ from pathlib import Path
 from typing import Any
 
 from ottla.model.durable import replace_file, unique_temporary
-from ottla.spark.pipeline.declare import DeclaredPipeline, Parquet, PipelineError, Stream, Topic, listed
+from ottla.spark.pipeline.declare import (
+    DeclaredPipeline,
+    Parquet,
+    PipelineError,
+    Stream,
+    Topic,
+    listed,
+    local_path,
+)
 from ottla.spark.pipeline.frames import DEAD_LETTER_SUFFIX
 from ottla.spark.progress import CheckpointError
 
@@ -108,13 +116,6 @@ class Checkpoint:
     def topics(self) -> tuple[frozenset[str], ...]:
         """The topics of each source, in Spark's order; empty for one that has none, or is not of ours."""
         return tuple(frozenset(_topics(offsets)) for offsets in self.sources)
-
-
-def local_path(checkpoints: str) -> Path | None:
-    """The directory of checkpoints, if it is of this machine."""
-    if checkpoints.startswith("file:"):
-        return Path("/" + checkpoints.removeprefix("file:").lstrip("/"))
-    return None if "://" in checkpoints else Path(checkpoints)
 
 
 def read(path: Path) -> Checkpoint | None:

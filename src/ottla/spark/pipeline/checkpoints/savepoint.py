@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.model.durable import fsync_dir, replace_file
 from ottla.spark.pipeline.checkpoints import checkpoint
-from ottla.spark.pipeline.declare import DeclaredPipeline, listed
+from ottla.spark.pipeline.declare import DeclaredPipeline, listed, local_path
 from ottla.spark.pipeline.frames import DEAD_LETTER_SUFFIX
 from ottla.spark.progress import CheckpointError
 
@@ -161,7 +161,7 @@ def _query_of(found: Mapping[str, Any]) -> Query:
 
 def refuse(checkpoints: str) -> Path:
     """Where the copies go; SavepointError where there are checkpoints already."""
-    root = checkpoint.local_path(checkpoints)
+    root = local_path(checkpoints)
     if root is None:
         raise SavepointError(f"a savepoint is copied to a directory of this machine, not to {checkpoints}")
     if root.is_dir() and any(root.iterdir()):

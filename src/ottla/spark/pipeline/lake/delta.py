@@ -25,7 +25,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from ottla.spark.pipeline.declare import Delta
+from ottla.spark.pipeline.declare import Delta, local_path
 from ottla.spark.pipeline.lake import compaction, merge
 from ottla.spark.pipeline.lake.common import (
     GIVEN_UP,
@@ -248,7 +248,8 @@ def job_for(sink: Delta, table: DeltaTable, query: str, what: str, secrets: Mapp
     """What tasks need to write files into a table as it is."""
     options = dict(sink.options)
     # Tasks have a directory of their own.
-    uri = sink.path if "://" in sink.path else os.path.abspath(sink.path)
+    local = local_path(sink.path)
+    uri = sink.path if local is None else os.path.abspath(local)
     store = DeltaStore(uri, schema_of(table), tuple(table.metadata().partition_columns), options)
     target = DEFAULT_TARGET_BYTES if sink.target_file_size is None else parse_size(sink.target_file_size)
     return Job(store, f"ottla-{query}-{what}-{uuid.uuid4().hex[:8]}", target, secrets)

@@ -27,7 +27,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.spark.pipeline.declare import DeclarationError, Iceberg
+from ottla.spark.pipeline.declare import DeclarationError, Iceberg, local_path
 from ottla.spark.pipeline.lake import compaction, merge
 from ottla.spark.pipeline.lake.common import (
     GIVEN_UP,
@@ -81,7 +81,8 @@ def open_catalog(sink: Iceberg) -> Catalog:
 
     properties = dict(sink.catalog)
     if not {"type", "uri", "py-catalog-impl"} & properties.keys():
-        place = Path(properties["warehouse"].removeprefix("file://")).absolute()
+        warehouse = properties["warehouse"]
+        place = (local_path(warehouse) or Path(warehouse)).absolute()
         place.mkdir(parents=True, exist_ok=True)
         properties |= {"type": "sql", "uri": f"sqlite:///{place}/catalog.db", "warehouse": f"file://{place}"}
     return load_catalog("ottla", **properties)
