@@ -26,6 +26,7 @@ from ottla.spark.pipeline.declare import (
     Topic,
     did_you_mean,
     listed,
+    local_path,
 )
 
 SUFFIX = ".replay"
@@ -78,7 +79,8 @@ def _refuse_own_outputs(pipeline: DeclaredPipeline, redirected: Sequence[Stream]
 def _place(end: Any) -> tuple[str, str]:
     """What tells one output from another, however it is spelt."""
     if isinstance(end, Parquet | Delta):
-        return "path", end.path.rstrip("/") if "://" in end.path else os.path.abspath(end.path)
+        local = local_path(end.path)
+        return "path", end.path.rstrip("/") if local is None else os.path.abspath(local)
     if isinstance(end, Iceberg):
         return end.catalog.get("uri") or end.catalog.get("warehouse", ""), end.table
     return "topic", getattr(end, "name", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,3 +60,11 @@ def test_one_stream_or_all() -> None:
         replayed(both, Replay(1, into="x"))
     with pytest.raises(PipelineError, match="there is no stream 'c'"):
         replayed(both, Replay(1, stream="c"))
+
+
+@pytest.mark.parametrize("into", ["/lake/out", "file:/lake/out", "file:///lake/out/", "/lake//other/../out"])
+@pytest.mark.parametrize("kind", [delta, parquet])
+def test_what_the_pipeline_writes_is_refused_however_it_is_spelt(kind: Any, into: str) -> None:
+    for own in ("/lake/out", "file:///lake/out"):
+        with pytest.raises(PipelineError, match="rows would be there twice; --into names another output"):
+            replayed(made(stream(out=kind(own))), Replay(1, into=into))
