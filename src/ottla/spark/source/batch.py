@@ -73,8 +73,10 @@ def read_range(options: SourceOptions, whole: OffsetRange) -> Iterator[Any]:
         try:
             yield from reader.batches()
         except OffsetOutOfRange as error:
-            if error.log_start_offset < 0:
-                raise  # where the log is could not be found out: Spark tries the task again
+            if error.log_start_offset < 0 or error.log_start_offset <= error.offset <= error.end_offset:
+                # Where the log is could not be found out, or it is there: who answered first was not its leader any
+                # more. Spark tries the task again.
+                raise
             reader.skip_to(
                 error.log_start_offset, f"the log has {error.log_start_offset} to {error.end_offset}"
             )

@@ -9,6 +9,7 @@ import pytest
 
 from ottla.client.admin.types import NewTopic
 from ottla.client.blocking import Admin, Producer
+from ottla.client.consumer.inline import OffsetOutOfRange
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.spark.source import batch as reading
@@ -96,6 +97,25 @@ def test_what_is_gone(broker: Broker) -> None:
         assert offsets(list(read_range(lossy, OffsetRange(tp, 3, 40)))) == list(range(20, 40))
         assert list(read_range(lossy, OffsetRange(tp, 3, 15))) == []
         assert list(read_range(lossy, OffsetRange(tp, 60, 70))) == []
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_what_is_there_is_not_gone_because_a_former_leader_does_not_have_it(
+    broker: Broker, fail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tp = fill(broker, f"former-{fail}", 50)
+    given, whole = options(broker, failOnDataLoss=fail), OffsetRange(tp, 30, 40)
+
+    def former(*_: Any, **__: Any) -> Iterator[Any]:
+        # The log of today's leader, which was asked for it after that.
+        raise OffsetOutOfRange(tp, 30, 0, 50)
+        yield
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reading, "RawFetcher", former)
+        with pytest.raises(OffsetOutOfRange):
+            list(read_range(given, whole))
+    assert offsets(list(read_range(given, whole))) == list(range(30, 40)), "when Spark tries the task again"
 
 
 def test_the_client_of_an_earlier_task_knows_another_topic_of_that_name(broker: Broker) -> None:
