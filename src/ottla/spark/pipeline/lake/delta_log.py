@@ -41,7 +41,7 @@ def delta_text(value: Any) -> str | None:
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, bytes):
-        return value.decode("latin-1")
+        return value.decode()  # readers take the text's bytes in UTF-8 for the value
     return str(value)
 
 
@@ -64,7 +64,7 @@ def delta_value(text: str | None, kind: pa.DataType) -> Any:
     if pa.types.is_timestamp(kind):
         found = datetime.fromisoformat(text)
         return found if kind.tz is None or found.tzinfo is not None else found.replace(tzinfo=UTC)
-    return text.encode("latin-1") if pa.types.is_binary(kind) else text
+    return text.encode() if pa.types.is_binary(kind) else text
 
 
 def hive_path(columns: Sequence[str], values: Sequence[str | None], name: str) -> str:

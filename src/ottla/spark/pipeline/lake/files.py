@@ -266,8 +266,8 @@ def _partitioning(store: Store) -> Iterator[None]:
     except (OverflowError, ValueError) as error:
         raise TableMismatchError(
             f"a row of the result has a value in {', '.join(store.sources())} that the table cannot be partitioned by "
-            f"({error}): times are from the year 1 to 9999. Nothing of this batch is written; `where` or an "
-            "expectation leaves such rows out"
+            f"({error}): times are from the year 1 to 9999, and bytes, in Delta, are UTF-8. Nothing of this batch is "
+            "written; `where` or an expectation leaves such rows out"
         ) from None
 
 
