@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -329,7 +330,10 @@ def decoder(writer: Any, reader: Any = None, start: int = 0) -> Decode:
     from fastavro import parse_schema
 
     parsed = parse_schema(writer)
-    wanted = None if reader is None else parse_schema(reader)
+    named: dict[str, Any] = {}
+    wanted = None if reader is None else parse_schema(reader, named)
+    if wanted is not None:
+        _read_defaults(wanted, named)
     schemaless_reader = _reader_of(parsed)
 
     def decode(value: bytes) -> dict[str, Any]:
@@ -342,6 +346,51 @@ def decoder(writer: Any, reader: Any = None, start: int = 0) -> Decode:
         return row
 
     return _naming_the_end(decode)
+
+
+def _read_defaults(parsed: Any, named: dict[str, Any]) -> None:
+    """fastavro gives a field that the writer lacks its default as the schema's JSON has it: bytes as text, a time as a
+    number. Here it becomes what the field would hold had it been written."""
+    found: list[tuple[dict[str, Any], Any]] = []
+    records = [one for one in (parsed, *named.values()) if isinstance(one, dict)]
+    for record in records:
+        for field in record.get("fields", ()):
+            if "default" in field:
+                # One that its type cannot hold is of no concern before a record needs it.
+                with suppress(ArithmeticError, AttributeError, TypeError, ValueError):
+                    found.append((field, _read_default(field["type"], field["default"], named)))
+    for field, value in found:
+        field["default"] = value
+
+
+def _read_default(schema: Any, given: Any, named: dict[str, Any]) -> Any:
+    from fastavro.read import LOGICAL_READERS
+
+    if given is None:
+        return None
+    if isinstance(schema, list):
+        branch = next((one for one in schema if one != "null"), "null")
+        return _read_default(branch, given, named)
+    if isinstance(schema, str):
+        if schema in named:
+            return _read_default(named[schema], given, named)
+        return given.encode("latin-1") if schema == "bytes" else given
+    kind = schema["type"]
+    if kind in ("record", "error"):
+        fields = {one["name"]: one for one in schema["fields"]}
+        return {
+            name: _read_default(one["type"], given.get(name, one.get("default")), named)
+            for name, one in fields.items()
+        }
+    if kind == "array":
+        return [_read_default(schema["items"], one, named) for one in given]
+    if kind == "map":
+        return {name: _read_default(schema["values"], one, named) for name, one in given.items()}
+    if isinstance(kind, dict | list):
+        return _read_default(kind, given, named)
+    value = given.encode("latin-1") if kind in ("bytes", "fixed") else given
+    read: Any = LOGICAL_READERS.get(f"{kind}-{schema.get('logicalType')}")
+    return value if read is None else read(value, schema, schema)
 
 
 def _reader_of(writer: Any) -> Callable[..., Any]:

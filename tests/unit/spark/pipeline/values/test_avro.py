@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.spark.pipeline.declare import DeclarationError
-from ottla.spark.pipeline.values.avro import _decoder, avro_codec, avro_of, encoder
+from ottla.spark.pipeline.values.avro import _decoder, avro_codec, avro_of, decoder, encoder, nullable
 from ottla.spark.pipeline.values.ddl import parse_schema
 from ottla.spark.pipeline.values.rows import as_rows, decoded, encoded
 
@@ -163,6 +164,50 @@ def test_a_row_that_python_has_no_value_for_is_an_error_beside_the_others() -> N
     assert [one["value"] is None for one in got] == [False, True, True, True]
     assert "out of range" in got[1]["error"]
     assert "can't decode byte 0xff" in got[3]["error"]
+
+
+def test_a_field_that_the_writer_lacks_holds_its_default_as_if_it_had_been_written() -> None:
+    millis = {"type": "long", "logicalType": "timestamp-millis"}
+    cents = {"type": "fixed", "name": "Sum", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 2}
+    inner = record(("at", millis), ("raw", "bytes"))
+    inner["name"] = "Inner"
+    inner["fields"][1]["default"] = "\xfe"
+    reader = record(("x", "int"))
+    for name, kind, default in (
+        ("at", millis, 1_000),
+        ("local", {"type": "long", "logicalType": "local-timestamp-millis"}, -1),
+        ("day", {"type": "int", "logicalType": "date"}, 1),
+        ("raw", "bytes", "\x00\xff"),
+        ("price", cents, "\x00\x00\x04\xe2"),
+        ("prices", {"type": "array", "items": "n.Sum"}, ["\xff\xff\xff\xff"]),
+        ("inner", inner, {"at": 2_000}),
+        ("more", {"type": "map", "values": ["null", "n.Inner"]}, {"k": {"at": 3_000, "raw": "a"}, "z": None}),
+        ("none", ["null", millis], None),
+        ("some", [millis, "null"], 4_000),
+    ):
+        reader["fields"].append({"name": name, "type": kind, "default": default})
+    writer = record(("x", "int"))
+    row = decoder(writer, reader)(encoder(json.dumps(writer))({"x": 7}))
+    at = [datetime(1970, 1, 1, 0, 0, second, tzinfo=UTC) for second in range(5)]
+    assert row == {
+        "x": 7,
+        "at": at[1],
+        "local": datetime(1969, 12, 31, 23, 59, 59, 999_000),
+        "day": date(1970, 1, 2),
+        "raw": b"\x00\xff",
+        "price": Decimal("12.50"),
+        "prices": [Decimal("-0.01")],
+        "inner": {"at": at[2], "raw": b"\xfe"},
+        "more": {"k": {"at": at[3], "raw": b"a"}, "z": None},
+        "none": None,
+        "some": at[4],
+    }
+    wrong = record(("x", "int"), ("y", {"type": "int", "logicalType": "date"}))
+    wrong["fields"][1]["default"] = 10**9
+    assert decoder(writer, wrong)(encoder(json.dumps(writer))({"x": 7})) == {"x": 7, "y": 10**9}
+    codec = avro_codec(reader, HERE, writing=False)
+    assert codec.columns is not None
+    assert decoded([b""], lambda _: row, nullable(codec.columns)).to_pylist()[0]["error"] is None
 
 
 def test_types_that_avro_lacks_are_refused_by_name() -> None:
