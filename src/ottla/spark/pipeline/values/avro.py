@@ -329,7 +329,7 @@ def decoder(writer: Any, reader: Any = None, start: int = 0) -> Decode:
     """Records of the writer's schema as the reader's (or as they are), from a position in their bytes on."""
     from fastavro import parse_schema
 
-    parsed = parse_schema(writer)
+    parsed = parse_schema(writer if reader is None else _understood(writer, reader))
     named: dict[str, Any] = {}
     wanted = None if reader is None else parse_schema(reader, named)
     if wanted is not None:
@@ -346,6 +346,41 @@ def decoder(writer: Any, reader: Any = None, start: int = 0) -> Decode:
         return row
 
     return _naming_the_end(decode)
+
+
+def _understood(writer: Any, reader: Any) -> Any:
+    """The writer's schema with the reader's word where only one of them says what a number or bytes mean: fastavro goes
+    by the writer's, and a long that is read as timestamp-millis would be taken for what Arrow has, microseconds."""
+    if isinstance(reader, list):
+        others = [branch for branch in reader if branch != "null"]
+        return _understood(writer, others[0]) if len(others) == 1 else writer
+    if isinstance(writer, list):
+        return [branch if branch == "null" else _understood(branch, reader) for branch in writer]
+    kind = writer.get("type") if isinstance(writer, dict) else writer
+    wanted = reader if isinstance(reader, dict) else {"type": reader}
+    if isinstance(kind, dict | list) or isinstance(wanted["type"], dict | list):
+        return writer if isinstance(kind, dict | list) else _understood(writer, wanted["type"])
+    if kind in ("record", "error"):
+        types = {
+            name: one["type"]
+            for one in wanted.get("fields", ())
+            for name in (*one.get("aliases", ()), one["name"])
+        }
+        fields = [
+            {**one, "type": _understood(one["type"], types[one["name"]])} if one["name"] in types else one
+            for one in writer["fields"]
+        ]
+        return {**writer, "fields": fields}
+    for inner in ("items", "values"):
+        if isinstance(writer, dict) and inner in writer and inner in wanted:
+            return {**writer, inner: _understood(writer[inner], wanted[inner])}
+    meaning = ("logicalType", "precision", "scale")
+    plain = {"type": writer} if isinstance(writer, str) else writer
+    if "logicalType" in plain and "logicalType" not in wanted:
+        return {key: value for key, value in plain.items() if key not in meaning}
+    if "logicalType" in wanted and "logicalType" not in plain and kind == wanted["type"]:
+        return {**plain, **{key: wanted[key] for key in meaning if key in wanted}}
+    return writer
 
 
 def _read_defaults(parsed: Any, named: dict[str, Any]) -> None:

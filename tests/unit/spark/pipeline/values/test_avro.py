@@ -210,6 +210,36 @@ def test_a_field_that_the_writer_lacks_holds_its_default_as_if_it_had_been_writt
     assert decoded([b""], lambda _: row, nullable(codec.columns)).to_pylist()[0]["error"] is None
 
 
+def test_a_number_that_only_one_schema_calls_a_time_is_what_the_reader_calls_it() -> None:
+    millis = {"type": "long", "logicalType": "timestamp-millis"}
+    micros = {"type": "long", "logicalType": "timestamp-micros"}
+    money = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+    at, number = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC), 1_700_000_000_000
+
+    def inner(kind: Any) -> dict[str, Any]:
+        return {**record(("a", kind)), "name": "Inner"}
+
+    for written, asked, given, expected in (
+        ("long", millis, number, at),
+        ("long", micros, number * 1000, at),
+        (millis, "long", number, number),
+        (millis, micros, number, at),
+        (["null", "long"], ["null", millis], number, at),
+        ({"type": "array", "items": "long"}, {"type": "array", "items": ["null", millis]}, [number], [at]),
+        ({"type": "map", "values": millis}, {"type": "map", "values": "long"}, {"k": number}, {"k": number}),
+        (inner("long"), inner(millis), {"a": number}, {"a": at}),
+        ("int", {"type": "int", "logicalType": "date"}, 1, date(1970, 1, 2)),
+        ("bytes", money, b"\x7d", Decimal("1.25")),
+        (money, "bytes", b"\x7d", b"\x7d"),
+        ("int", "long", 7, 7),
+    ):
+        plain = json.loads(json.dumps(record(("x", written))).replace("logicalType", "meant"))
+        data = encoder(json.dumps(plain))({"x": given})
+        reader = record(("y", asked))
+        reader["fields"][0]["aliases"] = ["x"]
+        assert decoder(record(("x", written)), reader)(data) == {"y": expected}, (written, asked)
+
+
 def test_types_that_avro_lacks_are_refused_by_name() -> None:
     codec = avro_codec(None, HERE, writing=True)
     assert codec.refuse(parse_schema("a map<int,int>")) == ["Avro has maps of strings only, not map<int,int>"]
