@@ -14,7 +14,8 @@ Each task attempt has written its rows in a transaction of its own and left it o
 The decision is kept in committed offsets of the sink's group: the offset is the batch id, the metadata carries the
 decision in pieces, because a broker takes 4,096 bytes a partition (offset.metadata.max.bytes). Each decision has a
 number one above the one before it; the highest number is in force, so that pieces of older decisions, which stay where
-the newer one had no piece, do no harm. The driver side writes and reads it, tasks read it.
+the newer one had no piece, do no harm. Each topic that was written has one at least, if need be once more. The driver
+side writes and reads it, tasks read it.
 
 The steps are generators: they yield what is to be done and are sent what came of it, so that the same code runs
 on a cluster (ottla.spark.sink.cluster) and under a simulation that stops it between any two steps. `Fenced` and
@@ -34,6 +35,8 @@ FORMAT = 1
 PIECE_CHARS = 4_000
 # Far more than any cluster's partitions hold; what a reader unpacks before it trusts anything.
 MAX_DECISION_BYTES = 16 * 1024 * 1024
+# A decision that more topics were written for is told to so many of them.
+MAX_TOLD_TOPICS = 16
 _MARK = "ottla-sink"
 # Another driver, or the abort of this very batch, may take over in between: whoever lost looks again.
 TAKE_OVERS = 5
@@ -113,10 +116,18 @@ def to_offsets(decision: Decision, places: Sequence[TopicPartition]) -> dict[Top
             f"partitions: the decision takes {len(pieces)} offsets and the topics have {len(places)} partitions "
             "to hold them; write with fewer tasks (coalesce) or to topics with more partitions"
         )
-    return {
-        place: Committed(decision.batch_id, f"{_MARK} {decision.number} {index} {len(pieces)} {piece}")
-        for index, (place, piece) in enumerate(zip(places, pieces, strict=False))
-    }
+    made = [
+        Committed(decision.batch_id, f"{_MARK} {decision.number} {index} {len(pieces)} {piece}")
+        for index, piece in enumerate(pieces)
+    ]
+    offsets = dict(zip(places, made, strict=False))
+    # Each topic knows of it: if one that holds a piece is deleted, an older decision must not come back into force.
+    known = {place.topic for place in offsets}
+    for place in places[len(pieces) :]:
+        if place.topic not in known and len(known) < MAX_TOLD_TOPICS:
+            known.add(place.topic)
+            offsets[place] = made[0]
+    return offsets
 
 
 class _Piece(NamedTuple):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ottla.model.ids import TopicPartition
 from ottla.spark.sink.commit import (
+    MAX_TOLD_TOPICS,
     Committed,
     Decision,
     DecisionError,
@@ -86,6 +87,22 @@ def test_five_hundred_tasks_fit_on_one_partition() -> None:
 def test_too_many_tasks_are_refused_with_a_way_out() -> None:
     with pytest.raises(DecisionError, match=r"5000 tasks.*coalesce"):
         to_offsets(large(5_000, 1), places(1))
+
+
+def test_an_older_decision_does_not_come_back_with_the_end_of_a_topic() -> None:
+    def spans(*topics: str) -> tuple[Span, ...]:
+        return tuple(Span(topic, partition, 0, 0) for topic in topics for partition in range(2))
+
+    older = Decision(4, "q", 11, (), spans("b"))
+    newer = Decision(5, "q", 12, (), spans("a", "b", "c"))
+    offsets = {
+        **to_offsets(older, [span.topic_partition for span in older.spans]),
+        **to_offsets(newer, [span.topic_partition for span in newer.spans]),
+    }
+    for gone in ("a", "b", "c"):
+        assert from_offsets({at: one for at, one in offsets.items() if at.topic != gone}) == newer
+    many = Decision(6, "q", 13, (), spans(*map(str, range(100))))
+    assert len(to_offsets(many, [span.topic_partition for span in many.spans])) == MAX_TOLD_TOPICS
 
 
 def test_the_highest_number_is_in_force_whatever_is_left_of_older_ones() -> None:
