@@ -20,6 +20,7 @@ from ottla.client.network import STALE_METADATA, NetworkCore, timed_out_waiting
 from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import ZERO_UUID, TopicPartition, Uuid
 from ottla.net.peers import Node
+from ottla.wire.codec import WireError
 
 OnResult = Callable[[TopicPartition, Any, KafkaError | None, float], None]
 
@@ -139,7 +140,11 @@ class LeaderFanout:
             self._on_answer(partitions, response, error, now)
 
         timeout_ms = min(self._network.config.request_timeout_ms, self._deadline_ms - now)
-        self._network.send(node_id, question.build(partitions), version, answered, now, timeout_ms)
+        try:
+            self._network.send(node_id, question.build(partitions), version, answered, now, timeout_ms)
+        except WireError as error:
+            for tp in partitions:
+                self._settle(tp, None, error, now)
 
     def _on_answer(
         self, partitions: list[TopicPartition], response: Any, error: KafkaError | None, now: float

@@ -31,6 +31,7 @@ from ottla.net.client import NetworkClient, NetworkSettings
 from ottla.net.connection import Authenticator, OnDone
 from ottla.net.peers import MAIN, Backoff, Node, Peer
 from ottla.net.transport import Action
+from ottla.wire.codec import WireError
 from ottla.wire.messages.groups.classic import FindCoordinatorRequest
 from ottla.wire.messages.metadata import MetadataRequest
 
@@ -482,7 +483,10 @@ class NetworkCore:
         def answered(response: Any, error: KafkaError | None, now: float) -> None:
             self._answered(call, response, error, now)
 
-        self.send(peer.node.node_id, request, version, answered, now, timeout_ms, call.channel)
+        try:
+            self.send(peer.node.node_id, request, version, answered, now, timeout_ms, call.channel)
+        except WireError as error:
+            call.finish(None, error, now)  # a number or a name that no message can carry: not later either
         return True
 
     def _peer_for(self, call: Call, now: float) -> Peer | None:

@@ -7,13 +7,16 @@ from tests.unit.client.fake_cluster import LOSE_REQUEST, LOSE_RESPONSE, NO_ANSWE
 
 from ottla.client.config import ClientConfig
 from ottla.client.errors import ConnectionLost, NoBrokersAvailable, TimedOut, UnsupportedVersion
+from ottla.client.lookups import LeaderLookup
 from ottla.client.network import Call, NetworkCore, To
+from ottla.client.offsets import list_offsets_question
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.wire.messages.admin.cluster import DescribeClusterRequest, DescribeClusterResponse
+from ottla.wire.messages.admin.topics import DeleteTopicsRequest
 from ottla.wire.messages.api_versions import ApiVersionsRequest
 from ottla.wire.messages.list_offsets import ListOffsetsRequest
-from ottla.wire.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 
 def make(nodes: tuple[int, ...] = (1,), *, seed: int = 1, **settings: Any) -> tuple[NetworkCore, FakeCluster]:
@@ -116,6 +119,41 @@ def test_the_same_seed_gives_the_same_history() -> None:
         cluster.run_for(5_000)
         histories.append(cluster.connects)
     assert histories[0] == histories[1]
+
+
+def test_a_request_that_no_bytes_can_say_fails_alone_and_at_once() -> None:
+    core, cluster = make()
+    cluster.ranges[20] = (1, 6)
+    settled(core, cluster)
+    ready = call(core, 1, cluster.now)
+    assert cluster.run(lambda: ready.is_done)
+    wrong = call(core, 1, cluster.now, request=DeleteTopicsRequest(topic_names=["t"], timeout_ms=2**40))
+    surrogate = call(
+        core, 1, cluster.now, request=MetadataRequest(topics=[MetadataRequestTopic(name="\udcff")])
+    )
+    right = call(core, 1, cluster.now)
+    before = cluster.now
+    assert cluster.run(lambda: right.is_done)
+    assert right.error is None
+    for outcome in (wrong, surrogate):
+        assert outcome.at == before
+        assert outcome.error is not None
+        assert outcome.error.code is ErrorCode.INVALID_REQUEST
+        assert "cannot be encoded" in str(outcome.error)
+
+
+def test_a_question_to_leaders_that_no_bytes_can_say_is_refused_for_each_partition() -> None:
+    core, cluster = make()
+    cluster.create("t", 2)
+    settled(core, cluster)
+    timestamps = {TopicPartition("t", 0): 2**63, TopicPartition("t", 1): 0}
+    question = list_offsets_question(timestamps, core, read_committed=False)
+    lookup = LeaderLookup(core, timestamps, question, cluster.now)
+    asked = cluster.now
+    assert cluster.run(lookup.is_settled)
+    assert cluster.now < asked + core.config.request_timeout_ms
+    assert {result.code for result in lookup.results.values()} == {ErrorCode.INVALID_REQUEST}
+    assert core.request_managers == []
 
 
 def test_a_call_for_the_controller_follows_it() -> None:
