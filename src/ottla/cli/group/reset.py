@@ -63,7 +63,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> str:
     """Exactly one way, a scope, and no contradictions."""
-    given = [way for way in _WAYS if getattr(args, way) not in (None, False)]
+    # An offset of 0 is a way, too, though it equals False.
+    given = [way for way in _WAYS if getattr(args, way) is not None and getattr(args, way) is not False]
     names = ", ".join("--" + way.replace("_", "-") for way in _WAYS)
     if len(given) != 1:
         raise UsageError(f"{'no' if not given else 'more than one'} way to reset; give one of {names}")

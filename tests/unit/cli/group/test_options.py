@@ -93,6 +93,23 @@ def test_files_of_offsets() -> None:
             parse_csv([wrong], "f", arguments("g"))
 
 
+@pytest.mark.parametrize(("option", "way"), [("--to-offset", "to_offset"), ("--shift-by", "shift_by")])
+def test_zero_is_an_offset_and_a_shift(
+    option: str, way: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+
+    def plan(client: object, args: argparse.Namespace, chosen: str, *_: object) -> dict[TopicPartition, int]:
+        asked.append((chosen, getattr(args, way)))
+        return {}
+
+    monkeypatch.setattr("ottla.cli.group.reset.admin", lambda _: nullcontext(MagicMock()))
+    monkeypatch.setattr("ottla.cli.group.reset.chosen", lambda *_: ([], []))
+    monkeypatch.setattr("ottla.cli.group.reset._plan", plan)
+    assert main(["group", "reset", "g", option, "0", "-t", "t"]) == 0, capsys.readouterr().err
+    assert asked == [(way, 0)]
+
+
 def test_lags_of_partitions_add_up_and_the_oldest_counts() -> None:
     def row(partition: int, lag: int | None, seconds: float | None) -> dict[str, object]:
         return {"group": "g", "topic": "t", "partition": partition, "lag": lag, "lag_seconds": seconds}
