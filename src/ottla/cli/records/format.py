@@ -250,12 +250,20 @@ def _holds(compare: Callable[[Any, Any], bool], found: object, wanted: object) -
         return False
     if isinstance(found, int | float) and not isinstance(found, bool) and isinstance(wanted, str):
         try:
-            return compare(found, float(wanted))
+            return compare(found, _number(wanted))
         except ValueError:
             return False
     if not isinstance(wanted, str):
         return compare(found, wanted)
     return compare(_compared_text(found), wanted)
+
+
+def _number(text: str) -> int | float:
+    """Whole numbers as they are: a float does not tell ids of 64 bits apart."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
 
 
 def _compared_text(found: object) -> str:

@@ -112,6 +112,24 @@ def test_a_filter_looks_into_json(expression: str, fits: bool) -> None:
     assert keep(record(value=value)) is fits
 
 
+@pytest.mark.parametrize(
+    ("expression", "fits"),
+    [
+        ("value.id = 9007199254740993", True),
+        ("value.id != 9007199254740993", False),
+        ("value.id = 9007199254740992", False),
+        ("value.id > 9007199254740992", True),
+        ("value.id < 1e16", True),
+        ("value.id < " + "9" * 5000, True),
+    ],
+    ids=range(6),
+)
+def test_a_filter_tells_numbers_of_64_bits_apart(expression: str, fits: bool) -> None:
+    keep = compile_filter([expression])
+    assert keep is not None
+    assert keep(record(value=b'{"id": 9007199254740993}')) is fits
+
+
 @pytest.mark.parametrize("value", [None, b"", b"not json", b"\xff\xfe", b"[1]", b"7"])
 def test_what_is_not_such_json_does_not_fit(value: bytes | None) -> None:
     fits, differs = compile_filter(["value.age >= 18"]), compile_filter(["value.age != 18"])
