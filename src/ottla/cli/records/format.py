@@ -232,7 +232,7 @@ def _inside(data: bytes | None, path: list[str]) -> object:
 
     try:
         found = json.loads(data or b"")
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter of what is nested too deep
         return None
     for name in path:
         if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
