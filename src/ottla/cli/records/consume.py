@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from ottla.client.consumer.core import Records
     from ottla.model.ids import TopicPartition
 
+# Kafka's offsets have 63 bits.
+_MAX_OFFSET_DIGITS = 18
+
 
 class Range:
     """Where to begin and where to end, as -o says it."""
@@ -53,7 +56,7 @@ class Range:
 
 
 def _number(text: str, word: str) -> int:
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > _MAX_OFFSET_DIGITS:
         raise UsageError(f"-o {word}: it is beginning, end, N, -N, @TIME, s@TIME or e@TIME")
     return int(text)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from ottla.client.config import ConsumerConfig
 from ottla.client.consumer.fetch import (
+    NO_END,
     CompletedFetch,
     ConsumerRecord,
     FetchedRecords,
@@ -349,6 +350,8 @@ class ConsumerCore:
     def seek(self, tp: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
         if offset < 0:
             raise ValueError(f"an offset is not negative: {offset}")
+        if offset > NO_END:
+            raise ValueError(f"an offset has 63 bits: {offset}")
         self._discard(tp)
         self.at(tp).seek(offset, leader_epoch)
 

@@ -114,7 +114,7 @@ def test_offsets(words: list[str], kind: str, start: int, end: int | None) -> No
     assert (limits.kind, limits.start, limits.end_timestamp) == (kind, start, end)
 
 
-@pytest.mark.parametrize("word", ["soon", "@soon", "-x", "e@", ""])
+@pytest.mark.parametrize("word", ["soon", "@soon", "-x", "e@", "", "9" * 20, "-" + "9" * 5000])
 def test_a_wrong_offset_is_named(word: str) -> None:
     with pytest.raises(UsageError, match="-o "):
         Range([word])

@@ -177,6 +177,17 @@ def test_seek_within_a_batch_and_back() -> None:
     assert values(rig.read(18))[:3] == [b"2", b"3", b"4"]
 
 
+def test_an_offset_that_no_log_has_is_refused_and_the_position_stays() -> None:
+    rig = Rig()
+    numbers(rig.topic.partitions[0], 3)
+    rig.assign()
+    rig.consumer.seek(TP, 1)
+    for offset in (-1, 2**63):
+        with pytest.raises(ValueError, match="offset"):
+            rig.consumer.seek(TP, offset)
+    assert values(rig.read(2)) == [b"1", b"2"]
+
+
 def test_a_fetch_under_way_when_seek_is_called_is_not_believed() -> None:
     rig = Rig()
     numbers(rig.topic.partitions[0], 20)
