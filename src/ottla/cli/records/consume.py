@@ -63,7 +63,8 @@ def _number(text: str, word: str) -> int:
 
 def _moment(word: str) -> int:
     try:
-        return parse_moment_ms(word.partition("@")[2])
+        # Below zero a lookup has other meanings: -1 is the end.
+        return max(parse_moment_ms(word.partition("@")[2]), 0)
     except UsageError as error:
         raise UsageError(f"-o {word}: {error}") from None
 

@@ -373,6 +373,9 @@ class AsyncConsumer(AsyncClient):
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first offset at or after each timestamp; None where there is no such record."""
+        for tp, timestamp in timestamps.items():
+            if timestamp < 0:  # there it would be a special one
+                raise ValueError(f"{tp}: a time is not negative: {timestamp}")
         found = await self.list_offsets(timestamps, read_committed=self._read_committed)
         return {tp: result if result.offset >= 0 else None for tp, result in found.items()}
 

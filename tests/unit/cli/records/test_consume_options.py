@@ -54,6 +54,12 @@ def test_an_end_may_be_relative_too() -> None:
     assert 3_600_000 - 60_000 < limits.end_timestamp - limits.start < 3_600_000 + 60_000
 
 
+@pytest.mark.parametrize("time_", ["1960-01-01", "1969-12-31T23:59:59.999", "1969-12-31T23:59:59.998"])
+def test_a_time_before_1970_is_no_special_one(time_: str) -> None:
+    limits = Range([f"@{time_}", f"e@{time_}"])
+    assert (limits.kind, limits.start, limits.end_timestamp) == ("timestamp", 0, 0)
+
+
 @pytest.mark.parametrize("word", ["@", "@soon", "@15x", "e@2026-13-01", "--5", "seven", "-15m"])
 def test_what_is_no_place_is_refused(word: str) -> None:
     with pytest.raises(UsageError):

@@ -34,6 +34,14 @@ class Failing(RebalanceListener):
         raise ValueError("of the application's")
 
 
+def test_a_time_is_not_negative(broker: StubBroker) -> None:
+    with (
+        Consumer(bootstrap_servers=broker.address) as consumer,
+        pytest.raises(ValueError, match="not negative"),
+    ):
+        consumer.offsets_for_times({TP: -1})
+
+
 def test_a_listener_that_fails_keeps_no_consumer_open(broker: StubBroker) -> None:
     consumer = Consumer(bootstrap_servers=broker.address, group_id="g", auto_offset_reset="earliest")
     consumer.subscribe(["t"], listener=Failing())
