@@ -193,6 +193,8 @@ def _run(args: argparse.Namespace) -> int:
     from ottla.client.blocking import Consumer
     from ottla.client.config import ConsumerConfig
 
+    if args.count < 0:
+        raise UsageError(f"-c {args.count}: it is how many records to print")
     if args.group is not None:
         from ottla.cli.records.consume_group import run
 

@@ -149,6 +149,8 @@ def _run(args: argparse.Namespace) -> int:
 
     if not unescape(args.delimiter):
         raise UsageError("-D must not be empty")
+    if args.count < 0:
+        raise UsageError(f"-c {args.count}: it is how many records to send")
     # A person waits less patiently than a service for a topic that may never be there.
     fixed: dict[str, object] = {
         "compression_type": args.compression,

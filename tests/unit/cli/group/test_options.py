@@ -146,6 +146,9 @@ def test_numbers_stand_right_though_some_are_missing() -> None:
         ("consume", "-t", "t", "-g", "g", "-p", "1"),
         ("consume", "-t", "t", "-g", "g", "-o", "-5"),
         ("consume", "-t", "t", "--instance-id", "me"),
+        ("consume", "-t", "t", "-c", "-5"),
+        ("consume", "-t", "t", "-g", "g", "-c", "-5"),
+        ("produce", "-t", "t", "-c", "-5"),
     ],
     ids=" ".join,
 )
