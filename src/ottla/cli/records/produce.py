@@ -5,6 +5,7 @@ Owned by the process that runs one command.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -102,7 +103,16 @@ class _Sender:
         )
         self.sent += 1
         if self._tee is not None:
-            self._tee.write(message + self._delimiter)
+            self._copy(self._tee, message)
+
+    def _copy(self, tee: BinaryIO, message: bytes) -> None:
+        try:
+            tee.write(message + self._delimiter)
+        except BrokenPipeError:
+            # Whoever reads the copy has seen enough: no reason not to send the rest. What is still to be flushed
+            # goes nowhere.
+            self._tee = None
+            os.dup2(os.open(os.devnull, os.O_WRONLY), tee.fileno())
 
     def _value(self, text: bytes) -> bytes:
         value = decode(text, self._value_encoding)
