@@ -170,17 +170,17 @@ class _Reader:
 
 
 def _printer(args: argparse.Namespace) -> Printer:
-    from ottla.cli.records.format import compile_format, encoded, json_envelope
+    from ottla.cli.records.format import as_typed, compile_format, encoded, json_envelope
     from ottla.cli.records.produce import unescape
 
     printer: Printer
     if args.json:
         printer = json_envelope
     elif args.format is not None:
-        printer = compile_format(args.format, args.null.encode())
+        printer = compile_format(args.format, as_typed(args.null))
     else:
         key = "" if args.key_delimiter is None else "%k" + _literal(unescape(args.key_delimiter))
-        printer = compile_format(key + "%s" + _literal(unescape(args.delimiter)), args.null.encode())
+        printer = compile_format(key + "%s" + _literal(unescape(args.delimiter)), as_typed(args.null))
     return encoded(printer, key=args.key_encoding, value=args.value_encoding)
 
 

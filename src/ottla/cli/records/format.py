@@ -36,6 +36,11 @@ _NUMBERS = ("partition", "offset")
 _HELP = "key, value, value.FIELD, header.NAME, partition, offset or timestamp, then = != ~ !~ < <= > or >="
 
 
+def as_typed(text: str) -> bytes:
+    """The bytes of a word of the command line, which need not be UTF-8."""
+    return text.encode(errors="surrogateescape")
+
+
 def encode(data: bytes, encoding: str) -> bytes:
     """Bytes as a terminal can show them."""
     if encoding == RAW:
@@ -87,7 +92,7 @@ def compile_format(text: str, null: bytes = b"") -> Printer:
             parts.append(literal)
             position += length
         else:
-            parts.append(char.encode())
+            parts.append(as_typed(char))
             position += 1
 
     def printer(record: ConsumerRecord) -> bytes:

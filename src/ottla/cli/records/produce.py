@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from ottla.cli.args import CliError, Command, UsageError, argument, switch
 from ottla.cli.client import CLUSTER, explained, line, settings
 from ottla.cli.output import counted, say
-from ottla.cli.records.format import ENCODINGS, RAW, decode
+from ottla.cli.records.format import ENCODINGS, RAW, as_typed, decode
 from ottla.cli.records.registry import REGISTRY, taken
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def unescape(text: str) -> bytes:
             out += _ESCAPES[after].encode()
             position += 2
         else:
-            out += char.encode()
+            out += as_typed(char)
             position += 1
     return bytes(out)
 
@@ -76,7 +76,7 @@ class _Sender:
         self._producer = producer
         self._topic: str = args.topic
         self._partition: int | None = None if args.partition < 0 else args.partition
-        self._key: bytes | None = None if args.key is None else args.key.encode()
+        self._key: bytes | None = None if args.key is None else as_typed(args.key)
         self._key_delimiter = unescape(args.key_delimiter) if args.key_delimiter else b""
         self._null_empty: bool = args.null
         self._key_encoding: str = args.key_encoding
@@ -135,7 +135,7 @@ def _header(word: str) -> tuple[str, bytes | None]:
     name, equals, value = word.partition("=")
     if not name:
         raise UsageError(f"-H takes NAME=VALUE or NAME, not {word!r}")
-    return name, value.encode() if equals else None
+    return name, as_typed(value) if equals else None
 
 
 def _messages(args: argparse.Namespace) -> Iterator[bytes]:

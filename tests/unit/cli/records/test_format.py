@@ -26,6 +26,7 @@ NULLS = RECORD._replace(key=None, value=None, headers=(), timestamp_type=1)
         ("%R", struct.pack(">i", 5)),
         (r"\q \xzz", rb"\q \xzz"),
         ("ü%s", "üvalue".encode()),
+        ("\udcff%s", b"\xffvalue"),
     ],
 )
 def test_formats(text: str, expected: bytes) -> None:
@@ -92,7 +93,14 @@ def test_input_without_delimiters_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [(r"\n", b"\n"), (r"\x00\xff", b"\x00\xff"), ("::", b"::"), (r"\\n", b"\\n"), ("\\", b"\\")],
+    [
+        (r"\n", b"\n"),
+        (r"\x00\xff", b"\x00\xff"),
+        ("::", b"::"),
+        (r"\\n", b"\\n"),
+        ("\\", b"\\"),
+        ("\udcff:", b"\xff:"),
+    ],
 )
 def test_delimiters_are_unescaped(text: str, expected: bytes) -> None:
     assert unescape(text) == expected

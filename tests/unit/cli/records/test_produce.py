@@ -48,6 +48,14 @@ def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
     return type_in
 
 
+def test_a_key_that_is_no_utf8_is_sent_as_it_is(
+    producers: list[Producer], typed: Callable[[bytes], None]
+) -> None:
+    typed(b"value")
+    assert main(["produce", "-t", "t", "-q", "-k", os.fsdecode(b"\xff\x00\xc3")]) == 0
+    assert producers[0].sent == [(b"\xff\x00\xc3", b"value")]
+
+
 def test_all_is_sent_though_nobody_reads_the_copy(
     producers: list[Producer], typed: Callable[[bytes], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
