@@ -182,11 +182,16 @@ def _read_file(args: argparse.Namespace) -> dict[str | None, Offsets]:
     """Offsets by group; under None those of a file that names no groups."""
     import sys
 
-    name = args.from_file
-    if name == "-":
-        return parse_csv(sys.stdin.readlines(), "standard input", args)
-    with open(name, encoding="utf-8", newline="") as file:
-        return parse_csv(file.readlines(), name, args)
+    is_input = args.from_file == "-"
+    name = "standard input" if is_input else args.from_file
+    where = sys.stdin.fileno() if is_input else name
+    try:
+        # Spreadsheets begin a file with a mark of its encoding.
+        with open(where, encoding="utf-8-sig", newline="", closefd=not is_input) as file:
+            lines = file.readlines()
+    except UnicodeDecodeError:
+        raise CliError(f"{name}: it is no text in UTF-8") from None
+    return parse_csv(lines, name, args)
 
 
 def parse_csv(lines: list[str], name: str, args: argparse.Namespace) -> dict[str | None, Offsets]:

@@ -2,6 +2,8 @@
 
 import argparse
 from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -91,6 +93,28 @@ def test_files_of_offsets() -> None:
     for wrong in ("t,0", "t,0,x", "t,x,0", "t,0,-5", "a,b,c,d,e"):
         with pytest.raises(CliError, match="f, line 1: it is"):
             parse_csv([wrong], "f", arguments("g"))
+
+
+def test_a_file_of_offsets_is_utf8_as_spreadsheets_write_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved: list[dict[str | None, dict[TopicPartition, int]]] = []
+
+    def plan(_client: object, _args: object, _way: str, _group: object, found: Any) -> dict[object, object]:
+        saved.append(found)
+        return {}
+
+    monkeypatch.setattr("ottla.cli.group.reset.admin", lambda _: nullcontext(MagicMock()))
+    monkeypatch.setattr("ottla.cli.group.reset.chosen", lambda *_: ([], []))
+    monkeypatch.setattr("ottla.cli.group.reset._plan", plan)
+    file = tmp_path / "saved.csv"
+    file.write_bytes(b"\xef\xbb\xbft,0,5\r\n")
+    assert main(["group", "reset", "g", "--from-file", str(file)]) == 0, capsys.readouterr().err
+    assert saved == [{None: {TopicPartition("t", 0): 5}}]
+    file.write_bytes(b"t\xff,0,5\n")
+    capsys.readouterr()
+    assert main(["group", "reset", "g", "--from-file", str(file)]) == 1
+    assert capsys.readouterr().err == f"ottla: {file}: it is no text in UTF-8\n"
 
 
 @pytest.mark.parametrize(("option", "way"), [("--to-offset", "to_offset"), ("--shift-by", "shift_by")])
