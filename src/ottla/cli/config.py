@@ -51,9 +51,13 @@ def _resource(args: argparse.Namespace) -> tuple[ConfigResource, list[str]]:
         return ConfigResource(resource_type, ""), words[1:]
     if len(words) < 2:
         raise UsageError(f"{kind} needs its {'id' if kind in ('broker', 'logger') else 'name'}")
-    if kind in ("broker", "logger") and not words[1].isdecimal():
-        raise UsageError(f"a broker's id is a number, not {words[1]!r}")
-    return ConfigResource(resource_type, words[1]), words[2:]
+    name = words[1]
+    if kind in ("broker", "logger"):
+        if not name.isdecimal():
+            raise UsageError(f"a broker's id is a number, not {name!r}")
+        # What is set for 01 is nobody's: brokers look under 1.
+        name = str(int(name))
+    return ConfigResource(resource_type, name), words[2:]
 
 
 def _entries(
