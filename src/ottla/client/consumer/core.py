@@ -194,7 +194,8 @@ class PositionFinder:
         state.looking_up = False
         if error is not None:
             if error.code not in _NOT_OURS:
-                state.looking_up = True  # reported once; a seek starts it again
+                # As with a lookup by time: whoever lacks a right may be given it.
+                state.back_off(now, self._config.retry_backoff_max_ms)
                 self._report(error)
             return
         state.needs_committed = False

@@ -32,6 +32,8 @@ from ottla.wire.messages.groups.classic import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
     OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
     SyncGroupRequest,
 )
 
@@ -551,6 +553,31 @@ def test_automatic_commits_are_made_at_polls_and_only_for_what_was_taken() -> No
     commits = len(rig.sent(OffsetCommitRequest))
     rig.run(lambda: False, 20_000)
     assert len(rig.sent(OffsetCommitRequest)) == commits, "what the broker has is not committed again"
+
+
+def test_a_partition_whose_committed_offset_could_not_be_fetched_is_read_once_it_can() -> None:
+    rig = Rig()
+    tp = TopicPartition("t", 0)
+    numbers(rig.cluster.partition(tp), 3)
+    refused = [True]
+
+    def refuse(_: int, request: Any, _version: int) -> Any:
+        if not refused[0] or not isinstance(request, OffsetFetchRequest):
+            return None
+        group = OffsetFetchResponseGroup(
+            group_id="g", topics=[], error_code=int(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        )
+        return OffsetFetchResponse(groups=[group], error_code=int(ErrorCode.GROUP_AUTHORIZATION_FAILED))
+
+    rig.cluster.faults.append(refuse)
+    rig.consumer.assign([tp], rig.cluster.now)
+    for _ in range(3):
+        with pytest.raises(KafkaError, match="GROUP_AUTHORIZATION_FAILED"):
+            rig.run(lambda: False)
+    refused[0] = False
+    while rig.consumer.has_error():
+        rig.consumer.take_error()
+    assert rig.run(lambda: len(rig.got) == 3)
 
 
 def test_an_automatic_commit_that_fails_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
