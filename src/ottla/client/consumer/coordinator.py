@@ -311,7 +311,9 @@ class GroupCore:
         self._next_auto_commit_ms = now + self._config.auto_commit_interval_ms
         if self.commits.is_idle:
             deadline = now + self._config.default_api_timeout_ms
-            self.commits.commit(self.dirty(), deadline, self._on_auto_commit, now)
+            # A group without members keeps an offset only so long after it was committed last.
+            offsets = self.dirty() if self.subscribed else self.consumed()
+            self.commits.commit(offsets, deadline, self._on_auto_commit, now)
 
     def _on_auto_commit(self, error: KafkaError | None, now: float) -> None:
         if error is not None:

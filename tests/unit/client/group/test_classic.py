@@ -580,6 +580,20 @@ def test_a_partition_whose_committed_offset_could_not_be_fetched_is_read_once_it
     assert rig.run(lambda: len(rig.got) == 3)
 
 
+def test_offsets_of_partitions_assigned_by_hand_are_committed_again_lest_they_expire() -> None:
+    rig = Rig(auto_commit_interval_ms=1000)
+    tp = TopicPartition("t", 0)
+    numbers(rig.cluster.partition(tp), 10)
+    rig.consumer.assign([tp], rig.cluster.now)
+    assert rig.run(lambda: len(rig.got) == 10)
+    rig.run(lambda: False, 2000)
+    assert rig.fake.offsets[tp] == (10, "")
+    commits = len(rig.sent(OffsetCommitRequest))
+    rig.run(lambda: False, 10_000)
+    assert len(rig.sent(OffsetCommitRequest)) > commits
+    assert rig.fake.offsets[tp] == (10, "")
+
+
 def test_an_automatic_commit_that_fails_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig(auto_commit_interval_ms=1000)
     numbers(rig.cluster.partition(TopicPartition("t", 0)), 10)
