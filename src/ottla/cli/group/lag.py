@@ -154,6 +154,7 @@ def first_timestamps(
     from ottla.cli.client import settings
     from ottla.client.blocking import Consumer
     from ottla.client.config import ConsumerConfig
+    from ottla.security.encryption import LEAVE_SEALED, SETTING
 
     found: dict[tuple[TopicPartition, int], int] = {}
     fixed: dict[str, object] = {
@@ -161,8 +162,12 @@ def first_timestamps(
         "allow_auto_create_topics": False,
         "max_partition_fetch_bytes": 1,  # at least one batch comes all the same (KIP-74)
     }
+    given = settings(args, ConsumerConfig, **fixed)
+    # Only the timestamps count, and those are never encrypted.
+    given.pop("encryption_key", None)
+    given[SETTING] = LEAVE_SEALED
     left = list(places)
-    with Consumer(settings(args, ConsumerConfig, **fixed)) as consumer:
+    with Consumer(given) as consumer:
         while left:
             # A partition can be read at one place at a time.
             now = dict(reversed(left[:_PARTITIONS_AT_ONCE]))
