@@ -8,11 +8,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ottla.cli.client import line
+from ottla.cli.output import say
 from ottla.client.admin.types import SHARE
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ottla.client.admin.types import GroupDescription, MemberDescription
     from ottla.client.blocking import Admin, Consumer
@@ -167,13 +169,35 @@ def first_timestamps(
     given.pop("encryption_key", None)
     given[SETTING] = LEAVE_SEALED
     left = list(places)
-    with Consumer(given) as consumer:
-        while left:
-            # A partition can be read at one place at a time.
-            now = dict(reversed(left[:_PARTITIONS_AT_ONCE]))
-            found.update(_read(consumer, now, ends))
-            left = [place for place in left if now.get(place[0]) != place[1]]
+    while left:
+        # A partition can be read at one place at a time.
+        now = dict(reversed(left[:_PARTITIONS_AT_ONCE]))
+        found.update(_read_what_can_be(lambda: Consumer(given), now, ends))
+        left = [place for place in left if now.get(place[0]) != place[1]]
     return found
+
+
+def _read_what_can_be(
+    consumer: Callable[[], Consumer], places: dict[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> dict[tuple[TopicPartition, int], int]:
+    """Whoever may know how far a group is need not be allowed to read, and a batch may be damaged: what cannot be read
+    has no age, and is looked for by halves."""
+    from ottla.client.errors import ClientError
+    from ottla.model.errors import KafkaError
+
+    try:
+        with consumer() as reading:
+            return _read(reading, places, ends)
+    except ClientError:
+        raise
+    except KafkaError as error:
+        sorted_places = sorted(places.items())
+        half = len(sorted_places) // 2
+        if not half:
+            say(f"warning: the lag in seconds of {sorted_places[0][0]} is not known: {line(error)}")
+            return {}
+    first, second = dict(sorted_places[:half]), dict(sorted_places[half:])
+    return {**_read_what_can_be(consumer, first, ends), **_read_what_can_be(consumer, second, ends)}
 
 
 def _read(
