@@ -69,10 +69,15 @@ def _partitions(topics: Iterable[TopicDescription]) -> dict[str, int]:
 def _quorum(client: Admin) -> dict[str, Any] | None:
     """None of a cluster that has no such quorum, or keeps it to itself."""
     from ottla.client.errors import UnsupportedVersion
+    from ottla.model.errors import ErrorCode, KafkaError
 
     try:
         quorum: QuorumDescription = client.describe_quorum()
     except UnsupportedVersion:
+        return None
+    except KafkaError as error:
+        if error.code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            raise
         return None
     ends = {replica.replica_id: replica.log_end_offset for replica in (*quorum.voters, *quorum.observers)}
     end = ends.get(quorum.leader_id, quorum.high_watermark)
