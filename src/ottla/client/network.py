@@ -21,6 +21,7 @@ from ottla.client.errors import (
     ConnectionLost,
     NoBrokersAvailable,
     NotABroker,
+    ProtocolError,
     TimedOut,
     UnsupportedVersion,
 )
@@ -536,7 +537,12 @@ class NetworkCore:
 
     def _answered(self, call: Call, response: Any, error: KafkaError | None, now: float) -> None:
         if error is None:
-            code = call.error_of(response)
+            try:
+                code = call.error_of(response)
+            except LookupError:
+                words = f"the answer to {call.request.NAME} does not say what was asked"
+                call.finish(None, ProtocolError(words), now)
+                return
             if code is None or not code.retriable:
                 call.finish(response, None, now)
                 return

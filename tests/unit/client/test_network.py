@@ -6,7 +6,13 @@ from typing import Any
 from tests.unit.client.fake_cluster import LOSE_REQUEST, LOSE_RESPONSE, NO_ANSWER, FakeCluster
 
 from ottla.client.config import ClientConfig
-from ottla.client.errors import ConnectionLost, NoBrokersAvailable, TimedOut, UnsupportedVersion
+from ottla.client.errors import (
+    ConnectionLost,
+    NoBrokersAvailable,
+    ProtocolError,
+    TimedOut,
+    UnsupportedVersion,
+)
 from ottla.client.lookups import LeaderLookup
 from ottla.client.network import Call, NetworkCore, To
 from ottla.client.offsets import list_offsets_question
@@ -140,6 +146,21 @@ def test_a_request_that_no_bytes_can_say_fails_alone_and_at_once() -> None:
         assert outcome.error is not None
         assert outcome.error.code is ErrorCode.INVALID_REQUEST
         assert "cannot be encoded" in str(outcome.error)
+
+
+def test_an_answer_that_says_nothing_of_what_was_asked_is_an_error() -> None:
+    core, cluster = make()
+    settled(core, cluster)
+    outcome = Outcome()
+    asked = DescribeClusterRequest(include_cluster_authorized_operations=False)
+
+    def error_of(response: Any) -> Any:
+        return response.brokers[0].broker_id  # there is none
+
+    core.call(Call(asked, 1, cluster.now + 10_000, outcome, error_of=error_of), cluster.now)
+    assert cluster.run(lambda: outcome.is_done)
+    assert isinstance(outcome.error, ProtocolError)
+    assert "DescribeCluster" in str(outcome.error)
 
 
 def test_a_question_to_leaders_that_no_bytes_can_say_is_refused_for_each_partition() -> None:
