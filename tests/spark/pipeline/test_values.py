@@ -140,7 +140,9 @@ def test_a_key_that_is_not_of_its_columns_type_is_a_record_that_does_not_parse(
     failing = pipeline_of(
         tmp_path, text.format(source=source, target=broker.topic(), letters=""), name="failing"
     )
-    with pytest.raises(Exception, match=f"{source}-0 at offset 1: the value comes with a key that is no int;"):
+    with pytest.raises(
+        Exception, match=f"{source}-0 at offset 1: the value comes with a key that is no int;"
+    ):
         failing(spark, broker)
 
 

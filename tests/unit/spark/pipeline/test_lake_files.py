@@ -614,7 +614,7 @@ def test_bytes_that_a_delta_table_is_partitioned_by_come_back_as_they_were(tmp_p
         (batch,) = store.read(json.dumps({"path": one["path"], "partition": one["partition"]}))
         assert batch.to_pylist()[0] in rows.to_pylist()
     wrong = pa.table({"n": numbers(4)["n"], "b": pa.array([b"\xff"], pa.binary())})
-    with pytest.raises(TableMismatchError, match="has a value in b that .* bytes, in Delta, are UTF-8"):
+    with pytest.raises(TableMismatchError, match=r"has a value in b that .* bytes, in Delta, are UTF-8"):
         write(table, wrong, 1)
 
 

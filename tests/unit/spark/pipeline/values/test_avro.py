@@ -219,7 +219,7 @@ def test_a_number_that_only_one_schema_calls_a_time_is_what_the_reader_calls_it(
     def inner(kind: Any) -> dict[str, Any]:
         return {**record(("a", kind)), "name": "Inner"}
 
-    for written, asked, given, expected in (
+    for written, asked, value, expected in (
         ("long", millis, number, at),
         ("long", micros, number * 1000, at),
         (millis, "long", number, number),
@@ -234,7 +234,7 @@ def test_a_number_that_only_one_schema_calls_a_time_is_what_the_reader_calls_it(
         ("int", "long", 7, 7),
     ):
         plain = json.loads(json.dumps(record(("x", written))).replace("logicalType", "meant"))
-        data = encoder(json.dumps(plain))({"x": given})
+        data = encoder(json.dumps(plain))({"x": value})
         reader = record(("y", asked))
         reader["fields"][0]["aliases"] = ["x"]
         assert decoder(record(("x", written)), reader)(data) == {"y": expected}, (written, asked)
