@@ -135,10 +135,12 @@ def encoded(rows: Iterable[dict[str, Any] | Exception | None], encode: Encode) -
     values: list[bytes | None] = []
     errors: list[str | None] = []
     for row in rows:
+        value: bytes | None = None
+        error: str | None = None
         if isinstance(row, Exception):
-            value, error = None, _reason(row)
-        else:
-            value, error = (None, None) if row is None else _attempt(encode, row)
+            error = _reason(row)
+        elif row is not None:
+            value, error = _attempt(encode, row)
         values.append(value)
         errors.append(error)
     return pa.StructArray.from_arrays(
