@@ -179,13 +179,13 @@ def _set(args: argparse.Namespace) -> int:
 
 def _from_file(file: str) -> list[tuple[str, str]]:
     """Where passwords belong: a command line can be read by everybody on the machine."""
-    from ottla.config.properties import MAX_PROPERTIES_BYTES, parse_properties
+    from ottla.config.properties import MAX_PROPERTIES_BYTES, decode_properties, parse_properties
 
     with open(file, "rb") as opened:
         data = opened.read(MAX_PROPERTIES_BYTES + 1)
     if len(data) > MAX_PROPERTIES_BYTES:
         raise UsageError(f"{file} is larger than {MAX_PROPERTIES_BYTES} bytes, so hardly a properties file")
-    return [(name, value) for name, value, _ in parse_properties(data.decode("utf-8", "replace"))]
+    return [(name, value) for name, value, _ in parse_properties(decode_properties(data))]
 
 
 def _unset(args: argparse.Namespace) -> int:

@@ -22,6 +22,14 @@ _BLANK = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "f": "\f", "r": "\r"}
 
 
+def decode_properties(data: bytes) -> str:
+    """Java 9 and later read UTF-8 where it is valid and ISO 8859-1 where it is not."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data.decode("iso-8859-1")
+
+
 def parse_properties(text: str) -> Iterator[tuple[str, str, int]]:
     """Key, value and number of the line each entry starts on; the later of two entries is meant to win."""
     for logical, number in _logical_lines(text):

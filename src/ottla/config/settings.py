@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ottla.config.definitions import BROKER_KEYS, nearest_key, parse_value
 from ottla.config.errors import ConfigError
-from ottla.config.properties import MAX_PROPERTIES_BYTES, VARIABLE, parse_properties
+from ottla.config.properties import MAX_PROPERTIES_BYTES, VARIABLE, decode_properties, parse_properties
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -217,13 +217,7 @@ class Settings:
                 f"{file}: larger than {MAX_PROPERTIES_BYTES} bytes, so hardly a configuration file"
             )
         try:
-            # Java 9 and later read UTF-8 where it is valid and ISO 8859-1 where it is not.
-            raw = file.read_bytes()
-            try:
-                text = raw.decode("utf-8")
-            except UnicodeDecodeError:
-                text = raw.decode("iso-8859-1")
-            for name, value, line in parse_properties(text):
+            for name, value, line in parse_properties(decode_properties(file.read_bytes())):
                 self.put(name, value, f"{file}, line {line}", is_typed=False)
         except ConfigError as error:
             raise error if error.key else ConfigError(f"{file}: {error}") from None

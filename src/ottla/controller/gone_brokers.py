@@ -160,7 +160,7 @@ async def try_to_connect(endpoint: Endpoint) -> Answer:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
             answers = [await _connect(loop, family, address) for family, _, _, _, address in found]
-    except (OSError, TimeoutError):
+    except (OSError, TimeoutError, UnicodeError):  # the last of a host that cannot be a name
         return Answer.NONE
     known = [answer for answer in answers if answer is not None]
     if Answer.ACCEPTED in known:

@@ -23,13 +23,15 @@ def replace_file(
     sync: bool = True,
     mode: int = 0o666,
     final_mode: int | None = None,
+    keep_owner: bool = False,
     temporary: Path | None = None,
     open_file: OpenFile = os.open,
 ) -> int:
     """Puts the pieces of `content` under the name, whole or not at all; gives the size.
 
     Without `sync` it is whole but may not outlive a power cut: the caller sees to that, or can do without. `mode` is
-    what the process's umask applies to, `final_mode` what the file is to have whatever the umask. Without another
+    what the process's umask applies to, `final_mode` what the file is to have whatever the umask. With `keep_owner` a
+    file that root replaces stays its owner's, who may be the only one to read it. Without another
     `temporary` two writers of one file would meet in `<name>.tmp`: then each gives its own (unique_temporary).
     """
     fresh = path.with_name(path.name + ".tmp") if temporary is None else temporary
@@ -39,6 +41,9 @@ def replace_file(
             size = sum(_write(fd, piece) for piece in content)
             if sync:
                 os.fsync(fd)
+            if keep_owner and os.geteuid() == 0 and path.exists():
+                was = path.stat()
+                os.fchown(fd, was.st_uid, was.st_gid)
             if final_mode is not None:
                 os.fchmod(fd, final_mode)
         finally:

@@ -1,8 +1,9 @@
 """SharePartitionManager: share groups on the broker that leads the partitions.
 
 It brings sessions, share partitions and the groups' settings together, and keeps the fetches that wait.
-A member's session is closed by the member, by the end of its connection, or when it opens another; then what it held
-is released. What no session of a group needs any more is forgotten.
+A member's session is closed by the member or by the end of its connection; then what it held is released. If it
+opens another, that takes its place, and the locks of what it held run out, as in Kafka. What no session of a group
+needs any more is forgotten.
 
 Owner: the node, on the broker's loop; a follower of the metadata log, after the replicas.
 """

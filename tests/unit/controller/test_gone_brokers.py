@@ -248,6 +248,11 @@ def test_a_name_that_nobody_knows_is_no_refusal(monkeypatch: pytest.MonkeyPatch)
     assert asyncio.run(run()) is NONE
 
 
+def test_what_cannot_be_a_name_is_no_refusal() -> None:
+    """It is what a broker says of itself, and asyncio's own loop cannot even ask for it."""
+    assert asyncio.run(try_to_connect(Endpoint("PLAINTEXT", "a..b", 9092))) is NONE
+
+
 @pytest.mark.parametrize(
     ("errors", "answer"),
     [

@@ -33,6 +33,7 @@ _OFFSET_COLUMNS = (
     "client_id",
     "host",
 )
+_LONGEST_INTERVAL_S = 1_000_000
 _MEMBER_COLUMNS = ("group", "member", "instance_id", "client_id", "host", "epoch", "partitions", "topics")
 _STATE_COLUMNS = ("group", "type", "state", "coordinator", "assignor", "epoch", "members")
 
@@ -171,8 +172,8 @@ def _lag(args: argparse.Namespace) -> int:
     require_groups(args)
     if not args.watch:
         return _show_lag(args)
-    if args.interval <= 0:
-        raise UsageError("--interval is more than 0 seconds")
+    if not 0 < args.interval <= _LONGEST_INTERVAL_S:  # nor what is no number
+        raise UsageError(f"--interval is more than 0 seconds, and {_LONGEST_INTERVAL_S} at most")
     import time
 
     while True:

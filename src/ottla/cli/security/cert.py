@@ -178,7 +178,15 @@ def _write(path: Path, data: bytes, mode: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     # Not even for a moment readable by others, nor where somebody else has made a file or a link of that name.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    replace_file(path, [data], mode=0o600, final_mode=mode, temporary=temporary, open_file=_open_new)
+    replace_file(
+        path,
+        [data],
+        mode=0o600,
+        final_mode=mode,
+        keep_owner=True,  # root may renew what a broker's own user reads
+        temporary=temporary,
+        open_file=_open_new,
+    )
 
 
 def _open_new(path: Path, flags: int, mode: int) -> int:

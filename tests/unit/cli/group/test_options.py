@@ -215,3 +215,9 @@ def test_help_and_completion_know_the_commands(capsys: pytest.CaptureFixture[str
     assert "find-hanging" not in capsys.readouterr().out
     assert main(["txn", "--help"]) == 0
     assert "find-hanging" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("interval", ["0", "-1", "nan", "inf", "1e300"])
+def test_an_interval_that_nobody_can_wait_for(interval: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["group", "lag", "g", "--watch", "--interval", interval]) == 2
+    assert "--interval is more than 0 seconds" in capsys.readouterr().err

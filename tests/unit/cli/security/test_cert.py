@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -65,6 +66,16 @@ def test_a_store_is_renewed_in_place(ca: Path, capsys: Capture) -> None:
     assert mode(store) == 0o600
     assert "listener.name.LISTENER.ssl.keystore.location" in capsys.readouterr().err
     assert [entry.name for entry in ca.iterdir() if entry.name.startswith(".")] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
+def test_what_root_renews_stays_its_owners(ca: Path) -> None:
+    """A broker that runs as a user of its own could not read its key any more."""
+    main(["cert", "issue", "node-1", "--host", "a.example", "--dir", str(ca)])
+    store = ca / "node-1.pem"
+    os.chown(store, 12345, 23456)
+    assert main(["cert", "renew", str(store)]) == 0
+    assert (store.stat().st_uid, store.stat().st_gid, mode(store)) == (12345, 23456, 0o600)
 
 
 def test_a_store_with_a_password(ca: Path, tmp_path: Path, capsys: Capture) -> None:
