@@ -244,11 +244,12 @@ class ClassicMember:
 
         def answered(response: Any, error: KafkaError | None, now: float) -> None:
             self._call = None
-            if error is not None:
-                if not isinstance(error, Closed):
-                    self._fail(error)
-                return
-            on_answer(response, now)
+            if error is None:
+                on_answer(response, now)
+            elif error.code is ErrorCode.GROUP_AUTHORIZATION_FAILED:
+                self._on_refused(error.code, "has a coordinator that is not told", now)
+            elif not isinstance(error, Closed):
+                self._fail(error)
 
         waits_ms = max(self._config.request_timeout_ms, self._config.max_poll_interval_ms + JOIN_GRACE_MS)
         self._call = Call(
@@ -359,6 +360,10 @@ class ClassicMember:
             self._not_before_ms = now
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
             self._lose(code)
+        elif code is ErrorCode.GROUP_AUTHORIZATION_FAILED:
+            # Whoever lacks the right may be given it: the application hears of it, and the next join is tried.
+            self._rejoin = self._rejoin or "the member may join by now"
+            self._group.report(KafkaError(code, _explain(code, self._target.key, what)))
         else:
             self._fail(KafkaError(code, _explain(code, self._target.key, what)))
 

@@ -21,7 +21,9 @@ from ottla.client.offsets import OffsetAndMetadata
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.wire.messages.groups.classic import (
+    Coordinator,
     FindCoordinatorRequest,
+    FindCoordinatorResponse,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -424,7 +426,6 @@ def test_whoever_waits_in_a_poll_is_not_late() -> None:
     [
         ErrorCode.FENCED_INSTANCE_ID,
         ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-        ErrorCode.GROUP_AUTHORIZATION_FAILED,
         ErrorCode.GROUP_MAX_SIZE_REACHED,
         ErrorCode.INVALID_SESSION_TIMEOUT,
     ],
@@ -442,6 +443,32 @@ def test_what_no_retry_can_mend_is_raised_by_every_poll(code: ErrorCode) -> None
             rig.run(lambda: False)
         assert caught.value.code is code
     assert len(rig.sent(JoinGroupRequest)) == 1
+
+
+@pytest.mark.parametrize("api", [FindCoordinatorRequest, JoinGroupRequest])
+def test_who_may_not_join_is_told_and_joins_once_that_is_allowed(api: Any) -> None:
+    """As in Java: the next poll tries again. A consumer that was started before its rule came was lost for good."""
+    rig = Rig()
+    refused = True
+
+    def fault(node: int, request: Any, version: int) -> Any:
+        if not refused or not isinstance(request, api):
+            return None
+        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        if api is JoinGroupRequest:
+            return JoinGroupResponse(error_code=code)
+        refusals = [Coordinator(key=key, error_code=code) for key in request.coordinator_keys]
+        return FindCoordinatorResponse(coordinators=refusals)
+
+    rig.cluster.faults.append(fault)
+    rig.group.subscribe(["t"])
+    for _ in range(2):
+        with pytest.raises(KafkaError) as caught:
+            rig.run(lambda: False)
+        assert caught.value.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+    refused = False
+    rig.settle()
+    assert rig.consumer.assignment == set(tps(0, 1, 2, 3))
 
 
 def test_a_fenced_static_member_hears_it_from_its_heartbeat() -> None:
