@@ -7,6 +7,7 @@ changes; a dynamic change is a new one from `with_dynamic`. Owned by the node, r
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ottla.config.definitions import BROKER_KEYS, TOPIC_KEYS, parse_value
@@ -124,6 +125,11 @@ class BrokerConfig:
         """The value of a key for one listener: listener.name.<listener>.<key> if that is set."""
         text = self.originals.get(f"{LISTENER_PREFIX}{listener.lower()}.{name}")
         return self.values[name] if text is None else parse_value(BROKER_KEYS[name], text)
+
+    def replication_rate(self, name: str) -> float:
+        """A rate that is set while the broker runs, for it or for all (KIP-73); `inf` where it is not."""
+        text = self.dynamic_broker.get(name, self.dynamic_default.get(name))
+        return inf if text is None else int(text)
 
     @property
     def early_start_listeners(self) -> frozenset[str]:

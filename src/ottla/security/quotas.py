@@ -188,6 +188,44 @@ class Rate:
         return self._before + self.value <= amount
 
 
+class SimpleRate(Rate):
+    """Kafka's SimpleRate: over the time since the oldest of the last windows began, and that is a window at least.
+
+    What comes at once is too much at once: replicas are throttled by it (KIP-73), where Rate would let ten seconds'
+    worth go first.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, windows: QuotaWindows, now_ms: float) -> None:
+        super().__init__(windows, now_ms)
+        # The least time that counts.
+        self._full_ms = windows.window_ms
+
+    def window_size_ms(self, now_ms: float) -> float:
+        return max(now_ms - self._oldest_ms, self._full_ms)
+
+    def measure(self, now_ms: float) -> float:
+        """How much a second, at any time."""
+        return self._total(now_ms) / (self.window_size_ms(now_ms) / 1000.0)
+
+    def within_ms(self, limit: float, now_ms: float) -> float:
+        """When the rate is down to the limit if nothing more happens, or when something has to be forgotten first."""
+        total = self._total(now_ms)
+        oldest_event_ms = self._samples[0][1] if self._samples else self.last_ms
+        forgotten_ms = oldest_event_ms + self._expiry_ms
+        if limit <= 0.0:
+            return forgotten_ms
+        return min(self._oldest_ms + max(total / limit * 1000.0, self._full_ms), forgotten_ms)
+
+    def _total(self, now_ms: float) -> float:
+        """What the last windows add up to."""
+        if now_ms >= self.until_ms:
+            self._forget(now_ms)
+        is_over = now_ms - self.last_ms >= self._expiry_ms
+        return 0.0 if is_over else self._before + self.value
+
+
 class TokenBucket:
     """Kafka's TokenBucket (KIP-599): fills by the quota, up to a burst of all windows, and may be overdrawn."""
 
