@@ -2,12 +2,15 @@
 
 The copy is an ordinary log beside the current one. It is filled in pieces that leave the loop free, while the
 current log goes on serving and growing; the moment it has everything it takes the other's place. A restart in
-between finds the copy and goes on with it.
+between finds the copy and goes on with it. All moves together copy no more than
+`replica.alter.log.dirs.io.max.bytes.per.second`: a piece counts when it is begun, and while that is too much the next
+ones wait in line.
 
 Owner: the ReplicaManager, on the broker's loop; one task per move.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
@@ -18,6 +21,7 @@ from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.model.tasks import guarded, spawn_restarting
 from ottla.replication.partition import Partition
+from ottla.replication.quotas import ReplicationQuotaManager
 from ottla.storage.dirs.log_dir import LogDir
 from ottla.storage.log.log import Log
 from ottla.storage.log_manager import LogManager
@@ -44,6 +48,7 @@ class ReplicaAlterLogDirs:
         executor: Executor,
         on_moved: Callable[[Partition], None],
         on_taken_back: Callable[[Partition], Awaitable[None]],
+        quota: ReplicationQuotaManager | None = None,
     ) -> None:
         """`on_taken_back` hears of a partition that was served from its copy, and is from where it was before."""
         self._logs = logs
@@ -52,6 +57,11 @@ class ReplicaAlterLogDirs:
         self._on_moved = on_moved
         self._on_taken_back = on_taken_back
         self._moves: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._quota = quota or ReplicationQuotaManager()
+        self._quota_changed = asyncio.Event()
+        self._quota.watchers.add(self._quota_changed.set)
+        # Whoever waits for room, one at a time: it is for one of them.
+        self._line = asyncio.Lock()
 
     def target(self, topic_partition: TopicPartition, path: str) -> LogDir:
         """The directory at `path`, if a copy of the partition can be made there."""
@@ -128,7 +138,10 @@ class ReplicaAlterLogDirs:
             if copy.log_end_offset < source.log_start_offset:
                 copy.truncate_fully_and_start_at(source.log_start_offset, self._clock.now_ms())
             if copy.log_end_offset < source.log_end_offset:
-                await self._copy_piece(source, copy)
+                if self._quota.is_quota_exceeded(self._clock.monotonic_ms()):
+                    await self._wait_for_room()
+                else:
+                    await self._copy_piece(source, copy)
             elif not flushes or (copy.unflushed_messages and flushes < MAX_FLUSHES):
                 flushes += 1
                 await self._logs.flush_future(topic_partition)
@@ -136,8 +149,18 @@ class ReplicaAlterLogDirs:
                 await self._promote(partition, copy)
                 return
 
+    async def _wait_for_room(self) -> None:
+        """Whoever returns from this goes on at once, and what it copies counts before the next one in line looks."""
+        async with self._line:
+            while self._quota.is_quota_exceeded(now_ms := self._clock.monotonic_ms()):
+                self._quota_changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout((self._quota.room_ms(now_ms) - now_ms) / 1000):
+                        await self._quota_changed.wait()
+
     async def _copy_piece(self, source: Log, copy: Log) -> None:
         found = source.read(copy.log_end_offset, PIECE_BYTES, source.log_end_offset)
+        self._quota.record(found.length, self._clock.monotonic_ms())
         truncations = source.truncations
         loop = asyncio.get_running_loop()
         try:

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from ottla.model.errors import KafkaError
 from ottla.replication import alter_log_dirs
 from ottla.replication.alter_log_dirs import ReplicaAlterLogDirs
 from ottla.replication.partition import Partition
+from ottla.replication.quotas import ReplicationQuotaManager
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import OutOfFilesError
 from ottla.storage.log.log import Log
@@ -50,8 +52,10 @@ class World:
         log = manager.get_or_create(TP, TOPIC_ID, CONFIG, directory_id=manager.dirs[0].id)
         self.source = log
         self.partition = Partition(TP, TOPIC_ID, log, PartitionWorld())
+        self.clock = ManualClock(NOW_MS)
+        self.quota = ReplicationQuotaManager()
         self.mover = ReplicaAlterLogDirs(
-            manager, ManualClock(NOW_MS), executor, self.moved.append, self._taken_back
+            manager, self.clock, executor, self.moved.append, self._taken_back, self.quota
         )
         self.acknowledged: list[bytes] = []
         self._loop = asyncio.get_running_loop()
@@ -85,6 +89,25 @@ class World:
         await self.mover.move(self.partition, self.manager.dirs[1])
         await self.mover._moves[TP]
         await asyncio.gather(*self.manager._finishing)
+
+    def use_up(self, left_ms: int) -> None:
+        """As much has been copied as is allowed, and there is room in so many milliseconds."""
+        self.quota.update_quota(1_000)
+        self.quota.record(1_000 + left_ms, self.clock.monotonic_ms())
+        self.clock.advance(1_000)
+
+    @property
+    def copied(self) -> int:
+        """The end of the copy."""
+        copy = self.manager.get_future(TP)
+        assert copy is not None
+        return copy.log_end_offset
+
+    async def waits_for_room(self) -> None:
+        await eventually(self.mover._line.locked)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert self.mover._line.locked()
 
 
 def dirs_of(root: Path) -> tuple[Path, Path]:
@@ -498,5 +521,85 @@ def test_a_piece_read_before_a_truncation_is_not_copied(tmp_path: Path) -> None:
                 w.mover._executor = executor
                 await w.mover._copy_piece(w.source, copy)
             assert copy.log_end_offset == 0
+
+    run(test)
+
+
+# -- throttles (KIP-113)
+
+
+def test_a_move_waits_while_it_has_copied_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alter_log_dirs, "PIECE_BYTES", 100)
+
+    async def test() -> list[bytes]:
+        async with world(tmp_path) as w:
+            await w.write_segments()
+            size_bytes = sum(path.stat().st_size for path in w.source.dir.glob("*.log"))
+            w.use_up(left_ms=10)
+            await w.mover.move(w.partition, w.manager.dirs[1])
+            await w.waits_for_room()
+            assert w.copied == 0
+            w.write()  # it is served meanwhile
+            w.clock.advance(10)
+            await eventually(lambda: w.copied > 0)
+            await w.waits_for_room()
+            assert w.copied < BEFORE, "what was copied counts"
+            w.quota.update_quota(inf)
+            await w.mover._moves[TP]
+            await asyncio.gather(*w.manager._finishing)
+            assert w.moved == [w.partition]
+            assert w.quota._rate.measure(w.clock.monotonic_ms()) * 1.010 >= size_bytes
+            return w.acknowledged
+
+    acknowledged = run(test)
+    assert served_after_restart(tmp_path) == acknowledged
+
+
+@pytest.mark.parametrize("way", ["given up", "removed", "stopped", "its log has failed"])
+def test_a_move_that_waits_for_room_ends_at_once(tmp_path: Path, way: str) -> None:
+    async def test() -> None:
+        async with world(tmp_path) as w:
+            await w.write_segments()
+            w.use_up(left_ms=10_000)
+            await w.mover.move(w.partition, w.manager.dirs[1])
+            await w.waits_for_room()
+            task = w.mover._moves[TP]
+            if way == "given up":
+                await w.mover.cancel(TP)
+                assert w.manager.get_future(TP) is None
+            elif way == "removed":
+                w.mover.removed(TP)
+            elif way == "stopped":
+                await w.mover.stop()
+            else:
+                w.source.failed = True
+                w.quota.update_quota(inf)
+            await asyncio.gather(task, return_exceptions=True)
+            assert not w.mover._line.locked()
+            assert not w.moved
+
+    run(test)
+
+
+def test_the_room_that_there_is_goes_to_one_move_at_a_time(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with world(tmp_path) as w:
+            w.use_up(left_ms=10)
+            gone_on: list[int] = []
+
+            async def wait(number: int) -> None:
+                await w.mover._wait_for_room()
+                gone_on.append(number)
+                w.quota.record(1_000, w.clock.monotonic_ms())
+
+            waiting = [asyncio.ensure_future(wait(number)) for number in range(3)]
+            await w.waits_for_room()
+            w.clock.advance(10)
+            await eventually(lambda: bool(gone_on))
+            await w.waits_for_room()
+            assert gone_on == [0]
+            w.quota.update_quota(inf)
+            await asyncio.gather(*waiting)
+            assert gone_on == [0, 1, 2]
 
     run(test)
