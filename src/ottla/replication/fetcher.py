@@ -16,6 +16,9 @@ Rules:
   where the leader only has not heard yet what this broker knows: producers wait for it), or not before its leader epoch
   changes, if its disk or its epoch is what is wrong. What goes wrong with the connection lets all of them wait for
   that time.
+- While the follower's quota is exceeded, throttled partitions that lag are left out of fetches (KIP-73). When there is
+  room some of them are taken in again, those first that have waited longest. Whether a partition lags is known from the
+  last answer; one that was followed before anything was throttled is asked for once more to know it.
 
 Owner: the ReplicaFetcherManager, on the broker's loop.
 """
@@ -24,6 +27,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from math import inf
 from struct import Struct
 from typing import Final, NamedTuple
@@ -33,6 +37,7 @@ from ottla.model.ids import NO_LEADER_EPOCH, Uuid, next_session_epoch
 from ottla.model.time_slice import Steps
 from ottla.records.batch import HEADER_SIZE, LOG_OVERHEAD
 from ottla.replication.partition import Partition
+from ottla.replication.quotas import ReplicationQuotaManager
 from ottla.security.acls import NODE_IS_REFUSED
 from ottla.storage.errors import OutOfFilesError, StorageError
 from ottla.storage.log.log import Truncation
@@ -64,6 +69,9 @@ INITIAL_EPOCH: Final = 0
 
 # How many partitions a request names while its session is being filled: more would hold the loop.
 MAX_NAMED: Final = 200
+# How many of those that were held back are taken in again by a request: a quota is used up by few, and the others would
+# be named and forgotten with every change.
+MAX_RELEASED: Final = 50
 # What is appended before others may have the loop. A batch larger than that is one piece.
 PIECE_BYTES: Final = 1 << 20
 PIECE_BATCHES: Final = 256
@@ -133,10 +141,17 @@ class PartitionFetchState:
     refusals: int = 0
     # What the log has last said of it: a partition that goes on to fail does not say so every second.
     complaint: str = ""
+    # Is it left out, as it lags and is throttled, until there is room?
+    is_held_back: bool = False
 
     @property
     def is_ready(self) -> bool:
-        return not self.delayed_until_ms and self.lookup is None and self.cut_at is None
+        return (
+            not self.delayed_until_ms
+            and self.lookup is None
+            and self.cut_at is None
+            and not self.is_held_back
+        )
 
 
 class FetchSession:
@@ -185,9 +200,14 @@ class ReplicaFetcher:
     """Follows partitions that one broker leads."""
 
     def __init__(
-        self, node_id: int, leader_id: int, settings: FetcherSettings, broker_epoch: Callable[[], int]
+        self,
+        node_id: int,
+        leader_id: int,
+        settings: FetcherSettings,
+        broker_epoch: Callable[[], int],
+        quota: ReplicationQuotaManager | None = None,
     ) -> None:
-        """`broker_epoch` is that of this broker's registration (KIP-903)."""
+        """`broker_epoch` is that of this broker's registration (KIP-903), `quota` that of all its fetchers (KIP-73)."""
         self._node_id = node_id
         self._leader_id = leader_id
         self._settings = settings
@@ -202,6 +222,11 @@ class ReplicaFetcher:
         self._delayed: dict[Key, PartitionFetchState] = {}
         self._lookups: dict[Key, PartitionFetchState] = {}
         self._cuts: dict[Key, PartitionFetchState] = {}
+        self._quota = quota or ReplicationQuotaManager()
+        # Throttled partitions that lag: those that are asked for, those that are left out, and when to look again.
+        self._lagging: dict[Key, PartitionFetchState] = {}
+        self._held_back: dict[Key, PartitionFetchState] = {}
+        self._room_ms = 0.0
         # Their logs may have more than flush.messages allows that is not on the disk.
         self._unflushed: dict[Key, Partition] = {}
         # What the ListOffsets on its way asks for.
@@ -252,6 +277,8 @@ class ReplicaFetcher:
         state = PartitionFetchState(partition, partition.leader_epoch, log.log_end_offset, log.epochs.latest)
         self._states[key] = state
         self._changed[key] = None
+        if self._quota.is_on and self._quota.is_throttled(partition.topic_partition):
+            self._lagging[key] = state  # as far as is known
         if partition.flushes_on_append:
             self._unflushed[key] = partition  # another fetcher may have appended it a moment ago
         if state.last_fetched_epoch == NO_LEADER_EPOCH and log.high_watermark < log.log_end_offset:
@@ -271,6 +298,8 @@ class ReplicaFetcher:
             self._delayed.pop(key, None)
             self._lookups.pop(key, None)
             self._cuts.pop(key, None)
+            self._lagging.pop(key, None)
+            self._held_back.pop(key, None)
             self._unflushed.pop(key, None)
             self._changed[key] = None
             self._may_be_outdated = True
@@ -288,6 +317,8 @@ class ReplicaFetcher:
         if now_ms - self._log_starts_checked_ms >= LOG_START_CHECK_MS:
             self._log_starts_checked_ms = now_ms
             self._note_log_starts()
+        if self._quota.is_on:
+            self._keep_to_quota(now_ms)
         request = self._fetch()
         if request is not None:
             self._asked_ms = now_ms
@@ -299,7 +330,8 @@ class ReplicaFetcher:
         """When something is to be asked again that waits now."""
         if self._states and self._paused_until_ms:
             return self._paused_until_ms
-        return min((state.delayed_until_ms for state in self._delayed.values()), default=inf)
+        due_ms = min((state.delayed_until_ms for state in self._delayed.values()), default=inf)
+        return min(due_ms, self._room_ms) if self._held_back else due_ms
 
     def _wake_delayed(self, now_ms: float) -> None:
         self._paused_until_ms = 0
@@ -413,6 +445,64 @@ class ReplicaFetcher:
             topics=[ListOffsetsTopic(name=name, partitions=asked) for name, asked in topics.items()],
         )
 
+    # ---- throttles ----------------------------------------------------------------------------------------
+
+    def quota_changed(self) -> None:
+        """Other partitions are throttled now, or by another rate: the next request asks the quota anew."""
+        known = self._lagging | self._held_back
+        self._release(len(self._held_back))
+        quota = self._quota
+        self._lagging = {
+            key: state
+            for key, state in known.items()
+            if quota.is_on and quota.is_throttled(state.partition.topic_partition)
+        }
+
+    def _keep_to_quota(self, now_ms: float) -> None:
+        """Leave out those that lag while there is no room, and take some in again when there is."""
+        if not self._quota.is_quota_exceeded(now_ms):
+            self._room_ms = now_ms
+            self._release(MAX_RELEASED)
+            return
+        self._room_ms = self._quota.room_ms(now_ms)
+        if self._lagging:
+            for key, state in self._lagging.items():
+                state.is_held_back = True
+                self._changed[key] = None
+            self._may_be_outdated = True
+            self._held_back |= self._lagging
+            self._lagging.clear()
+
+    def _release(self, at_most: int) -> None:
+        for key, state in list(islice(self._held_back.items(), at_most)):
+            del self._held_back[key]
+            state.is_held_back = False
+            self._lagging[key] = state
+            self._changed[key] = None
+
+    def _note_throttled(self, response: FetchResponse, now_ms: float) -> None:
+        """What came of throttled partitions counts, in sync or not; which of them lag is known from here."""
+        quota, session, size_bytes = self._quota, self._session.partitions, 0
+        for topic in response.responses:
+            for data in topic.partitions:
+                key = topic.topic_id, data.partition_index
+                state = self._states.get(key)
+                if (
+                    state is None
+                    or key not in session
+                    or not quota.is_throttled(state.partition.topic_partition)
+                ):
+                    continue
+                size_bytes += len(data.records or b"")
+                if data.error_code or data.diverging_epoch.epoch >= 0 or state.is_held_back:
+                    continue
+                if data.high_watermark > state.offset:
+                    self._lagging[key] = state
+                else:
+                    self._lagging.pop(key, None)
+        if size_bytes:
+            quota.record(size_bytes, now_ms)
+
     # ---- answers ------------------------------------------------------------------------------------------
 
     def on_response(self, response: FetchResponse | ListOffsetsResponse, now_ms: float) -> Steps[None]:
@@ -431,6 +521,8 @@ class ReplicaFetcher:
                         yield from self._on_partition(key, data, now_ms)
                     except Exception as error:  # noqa: BLE001 - the boundary of one partition: the others go on
                         self._fail_if_followed(key, error)
+            if self._quota.is_on:
+                self._note_throttled(response, now_ms)
             self._wait_if_leader_does_not(now_ms)
 
     def _wait_if_leader_does_not(self, now_ms: float) -> None:

@@ -34,6 +34,7 @@ from ottla.net.nodes import NodeClient, NodeClientSettings
 from ottla.net.peers import Node
 from ottla.replication.fetcher import FetcherSettings, ReplicaFetcher, Request
 from ottla.replication.partition import Partition
+from ottla.replication.quotas import ReplicationQuotaManager
 from ottla.security.channels import PLAINTEXT, ChannelSecurity
 from ottla.storage.errors import OutOfFilesError
 from ottla.storage.log.log import Log, Truncation
@@ -93,6 +94,7 @@ class ReplicaFetcherManager:
         clock: Clock,
         connect: Callable[[int], Client] | None = None,
         security: ChannelSecurity = PLAINTEXT,
+        quota: ReplicationQuotaManager | None = None,
     ) -> None:
         """`broker_epoch` is that of this broker's registration; `connect` makes the client of a fetcher, by its id."""
         self._node_id = node_id
@@ -102,6 +104,9 @@ class ReplicaFetcherManager:
         self.clock = clock
         self._connect = connect or self._node_client
         self._security = security
+        # All fetchers together keep to it.
+        self._quota = quota or ReplicationQuotaManager()
+        self._quota.watchers.add(self._quota_changed)
         self.image = ClusterImage()
         # Where leaders are, and which version of a fetch they are asked by, as long as the image is the same.
         self._addresses: dict[int, Node | None] = {}
@@ -225,6 +230,11 @@ class ReplicaFetcherManager:
         self.follow([partition for partition, _ in list(self._followed.values())])
         self.end_idle()
 
+    def _quota_changed(self) -> None:
+        for loop in self._fetchers.values():
+            loop.fetcher.quota_changed()
+            loop.wake()
+
     # ---- fetchers -----------------------------------------------------------------------------------------
 
     def _start(self, leader: int, fetcher: int) -> "_FetcherLoop":
@@ -239,7 +249,7 @@ class ReplicaFetcherManager:
         return _FetcherLoop(
             self,
             leader,
-            ReplicaFetcher(self._node_id, leader, settings, self._broker_epoch),
+            ReplicaFetcher(self._node_id, leader, settings, self._broker_epoch, self._quota),
             self._connect(fetcher),
             config["replica.socket.timeout.ms"],
         )
@@ -272,6 +282,7 @@ class ReplicaFetcherManager:
     async def stop(self) -> None:
         """Follow nobody any more: after this no log is written by a fetcher."""
         self._stopped = True
+        self._quota.watchers.discard(self._quota_changed)
         loops = list(self._fetchers.values())
         self._fetchers.clear()
         self._followed.clear()
