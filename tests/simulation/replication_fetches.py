@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.replication.partition import Partition, PartitionRead
+from ottla.replication.quotas import ReplicationQuotas
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.security.principal import ANONYMOUS
 from ottla.server.fetch_sessions import FetchSessionCache
@@ -38,6 +39,7 @@ class Replicas:
 
     def __init__(self, process: Process) -> None:
         self._process = process
+        self.quotas = ReplicationQuotas(process.broker.id)
 
     def hosted(self, topic: Any, index: int) -> Partition | None:
         return self._process.by_id.get((topic, index))

@@ -14,6 +14,7 @@ from ottla.metadata.registrations import PartitionRegistration
 from ottla.model.errors import ErrorCode
 from ottla.model.ids import NodeId, TopicPartition, Uuid
 from ottla.replication.partition import Partition
+from ottla.replication.quotas import ReplicationQuotas
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.replication.replica_selector import ReplicaSelection
 from ottla.security.principal import ANONYMOUS
@@ -41,6 +42,7 @@ class Replicas(ReplicaManager):
         self._offline = {}
         self._image = ClusterImage()
         self.node_id = NodeId(NODE)
+        self.quotas = ReplicationQuotas(NODE)
         self.clock_ms = NOW
         # Brokers that have been registered anew.
         self.lives: dict[int, int] = {}
@@ -80,7 +82,8 @@ class Replicas(ReplicaManager):
 
 
 class Timer:
-    def __init__(self, call: Callable[[], None]) -> None:
+    def __init__(self, delay_s: float, call: Callable[[], None]) -> None:
+        self.delay_s = delay_s
         self.call: Callable[[], None] | None = call
 
     def cancel(self) -> None:
@@ -97,13 +100,25 @@ class Loop:
     def call_soon(self, call: Callable[[], None]) -> None:
         self.calls.append(call)
 
-    def call_later(self, _delay: float, call: Callable[[], None]) -> Timer:
-        self.timers.append(Timer(call))
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
+        self.timers.append(Timer(delay_s, call))
         return self.timers[-1]
 
     def turn(self) -> None:
         while self.calls:
             self.calls.pop(0)()
+
+    @property
+    def delays_s(self) -> list[float]:
+        """Of the timers that run."""
+        return [timer.delay_s for timer in self.timers if timer.call is not None]
+
+    def is_time_for_the_last(self) -> None:
+        """The timer that was set last goes off."""
+        call = self.timers.pop().call
+        assert call is not None
+        call()
+        self.turn()
 
     def time_passes(self) -> None:
         """Every time-out is over."""

@@ -9,6 +9,9 @@ What is read may lie in pages that are not in memory, and sending it would stall
 not warm is first read in a thread (`warm_up`), and then sent from the page cache like any other. The same goes for the
 batch headers by which a slice is found (`ColdReadError`).
 
+A follower that is not in sync gets nothing of a throttled partition while the leader's quota is exceeded (KIP-73); the
+other partitions of its fetch are read as ever.
+
 Owner: the node, on the broker's loop.
 """
 
@@ -31,6 +34,7 @@ from ottla.replication.alter_log_dirs import ReplicaAlterLogDirs
 from ottla.replication.alter_partition import AlterPartitionManager
 from ottla.replication.fetcher_manager import ReplicaFetcherManager
 from ottla.replication.partition import Partition, PartitionRead
+from ottla.replication.quotas import ReplicationQuotaManager, ReplicationQuotas
 from ottla.storage.config import LogConfig
 from ottla.storage.errors import is_out_of_files
 from ottla.storage.files import open_files
@@ -87,6 +91,11 @@ def is_stray(node_id: NodeId, image: ClusterImage, found: Log) -> bool:
     return registration is None or node_id not in registration.replicas
 
 
+def _should_leader_throttle(quota: ReplicationQuotaManager, partition: Partition, replica_id: int) -> bool:
+    """Is the follower held back while the quota is exceeded (Kafka's shouldLeaderThrottle)?"""
+    return replica_id not in partition.isr and quota.is_throttled(partition.topic_partition)
+
+
 def _elsewhere(wanted: Wanted, partition: Partition, replica_id: int) -> PartitionRead:
     """Nothing is read for a consumer that had better read elsewhere."""
     log = partition.log
@@ -113,8 +122,11 @@ class ReplicaManager:
         on_moved: Callable[[Partition], None],
         lag_time_max_ms: Callable[[], int],
         isr_changes: AlterPartitionManager,
+        quotas: ReplicationQuotas | None = None,
     ) -> None:
+        """Without `quotas` there are some of its own, and nobody sets their rates."""
         self._node_id = self.node_id = node_id
+        self.quotas = quotas or ReplicationQuotas(node_id)
         self._clock = clock
         self.lag_time_max_ms = lag_time_max_ms
         self._isr_changes = isr_changes
@@ -132,7 +144,9 @@ class ReplicaManager:
         self._hosting: asyncio.Task[None] | None = None
         # Partitions that flush what somebody has appended who does not do it himself.
         self._flushing: dict[Partition, asyncio.Task[None]] = {}
-        self._mover = ReplicaAlterLogDirs(logs, clock, executor, on_moved, self._take_role_again)
+        self._mover = ReplicaAlterLogDirs(
+            logs, clock, executor, on_moved, self._take_role_again, self.quotas.alter_log_dirs
+        )
         # How replicas that this broker does not lead are filled; without it nobody is followed.
         self.fetchers: ReplicaFetcherManager | None = None
         self._image = ClusterImage()
@@ -215,12 +229,22 @@ class ReplicaManager:
         """
         reads: list[PartitionRead] = []
         cold: list[LogSlice] = []
+        exceeded: ReplicationQuotaManager | None = None
+        if replica_id >= 0 and self.quotas.leader.is_on:
+            quota = self.quotas.leader
+            exceeded = quota if quota.is_quota_exceeded(self.monotonic_ms()) else None
         for item in wanted:
             try:
                 partition = self._readable(item, any_replica)
                 if replica_id >= 0:
                     partition.check_follower(replica_id, item)
-                    read = partition.read_for_follower(item, replica_id, max_bytes - total, total == 0, wait)
+                    if exceeded is not None and _should_leader_throttle(exceeded, partition, replica_id):
+                        # Where the logs part it hears all the same.
+                        read = partition.read_for_follower(item, replica_id, 0, False, wait)
+                    else:
+                        read = partition.read_for_follower(
+                            item, replica_id, max_bytes - total, total == 0, wait
+                        )
                     if read.diverging is None:
                         partition.check_broker_epoch(replica_id, replica_epoch)
                 elif preference is not None and (chosen := preference(partition, item.fetch_offset)) >= 0:
@@ -588,6 +612,7 @@ class ReplicaManager:
     async def _apply_configs(self, delta: Delta, time_slice: TimeSlice) -> None:
         changed = {resource.name for resource in delta.configs if resource.type == ResourceType.TOPIC}
         for name in changed:
+            self.quotas.topic_changed(name, delta.after.config(ResourceType.TOPIC, name))
             await self._refresh_config(delta.after, name, time_slice)
 
     async def _refresh_config(self, after: ClusterImage, topic: str, time_slice: TimeSlice) -> None:

@@ -75,6 +75,7 @@ ALLOWED: Final[dict[str, str]] = {
     "server/network/connection.py:_mute_is_over:call_at": "asks for a turn, which is guarded",
     "server/handlers/fetch.py:_warm_up_first:add_done_callback": "it guards itself, and ends its connection",
     "server/handlers/fetch.py:_wait:call_later": "_finish guards itself, without a closure for each long poll",
+    "server/handlers/fetch.py:_wait_for_room:call_later": "asks for a turn",
     "server/handlers/fetch.py:_wake:call_soon": "it only puts off what follows",
     "server/handlers/fetch.py:_let_others_come:call_soon": "_look_again guards itself, likewise",
     "server/handlers/fetch.py:_reply:add_done_callback": "_warmed guards itself, and ends its connection",

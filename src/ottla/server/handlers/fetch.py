@@ -22,7 +22,8 @@ with every look, so that what a fetch waits for and may not have any more it doe
 answered with an error, and is not looked at; it does not end the wait for what may be read.
 
 Where there are quotas, a consumer's answer that is too much is not sent (KIP-219): it gets an empty one that says how
-long to wait, and its session is as before. Followers have none.
+long to wait, and its session is as before. Followers have none, but throttles of partitions (KIP-73): one that is held
+back waits as if there was nothing to read, until there is room, the throttle is another, or its time is up.
 
 Owner: one DelayedFetch a request, on the broker's loop.
 """
@@ -382,6 +383,8 @@ class DelayedFetch:
         self._deferred: Deferred | None = None
         self._watched: list[Partition] = []
         self._timer: asyncio.TimerHandle | None = None
+        # Of a follower that is held back: when there may be room.
+        self._room: asyncio.TimerHandle | None = None
         self._woken = False
         self._moved: asyncio.Future[None] | None = None
         self._in_slices: asyncio.Task[None] | None = None
@@ -582,6 +585,7 @@ class DelayedFetch:
         self._deferred.on_abandoned = self._abandon
         self._watch()
         self._timer = self._services.loop.call_later(self._request.max_wait_ms / 1000, self._finish)
+        self._wait_for_room()
         return self._deferred
 
     def _watch(self) -> None:
@@ -595,6 +599,23 @@ class DelayedFetch:
                 if partition is not None:
                     self._watchers_of(partition).add(self)
                     self._watched.append(partition)
+
+    def _wait_for_room(self) -> None:
+        """Look again when the throttle has room for what may be held back, or is another one."""
+        quota = self._services.replicas.quotas.leader
+        self._wait_for_room_no_more()
+        if self._reader.is_follower and quota.is_on:
+            now_ms = self._services.clock.monotonic_ms()
+            if quota.is_quota_exceeded(now_ms):
+                wait_s = (quota.room_ms(now_ms) - now_ms) / 1000
+                self._room = self._services.loop.call_later(wait_s, self._wake)
+                quota.watchers.add(self._wake)
+
+    def _wait_for_room_no_more(self) -> None:
+        if self._room is not None:
+            self._room.cancel()
+            self._room = None
+            self._services.replicas.quotas.leader.watchers.discard(self._wake)
 
     def _watchers_of(self, partition: Partition) -> "set[Watcher]":
         return partition.end_watchers if self._reader.is_follower else partition.watchers
@@ -654,6 +675,8 @@ class DelayedFetch:
             reads, total = self._look(items)
             if self._ends or self._is_enough(reads, total):
                 self._complete(_after_waiting(reads))
+            else:
+                self._wait_for_room()
         except Exception as error:  # noqa: BLE001 - a request ends one connection at most
             self._fail(error)
 
@@ -672,6 +695,7 @@ class DelayedFetch:
                         self._stop_waiting()
                         deferred.resolve(reply)
                     break
+                self._wait_for_room()
                 if not self._again:
                     break
                 items = self._to_look_at()
@@ -705,6 +729,7 @@ class DelayedFetch:
         self._deferred = None
         if self._timer is not None:
             self._timer.cancel()
+        self._wait_for_room_no_more()
         session = self._context.session
         if session is not None and session.waiting is self:
             session.waiting = None
@@ -727,6 +752,7 @@ class DelayedFetch:
                 self._follower = None
                 if self._ends or self._is_enough(reads, total) or loop.time() >= deadline:
                     break
+                self._wait_for_room()
                 await asyncio.wait([self._moved], timeout=deadline - loop.time())
                 waited = True
                 if self._ends:
@@ -743,6 +769,7 @@ class DelayedFetch:
         throttle_ms = self._throttle_ms(reads)
         if throttle_ms:
             return self._throttled(throttle_ms)
+        self._record_throttled(reads)
         loop, executor = self._services.loop, self._services.executor
         answered: list[PartitionRead] = []
         time_slice = TimeSlice()
@@ -803,7 +830,10 @@ class DelayedFetch:
         if self._context.is_overtaken(self._connection):
             return self._refuse_overtaken()
         throttle_ms = self._throttle_ms(reads)
-        return self._throttled(throttle_ms) if throttle_ms else self._encode_changed(self._changed(reads))
+        if throttle_ms:
+            return self._throttled(throttle_ms)
+        self._record_throttled(reads)
+        return self._encode_changed(self._changed(reads))
 
     def _throttle_ms(self, reads: list[PartitionRead]) -> int:
         if self._quota is None:
@@ -811,6 +841,21 @@ class DelayedFetch:
         slices = [read.slice.length for read in reads if read.slice is not None]
         quotas = self._services.quotas
         return quotas.fetched(self._connection, self._quota, sum(slices), len(slices), quotas.now_ms())
+
+    def _record_throttled(self, reads: list[PartitionRead]) -> None:
+        """What goes out of throttled partitions counts, also if it goes to those who are never held back."""
+        replicas = self._services.replicas
+        quota = replicas.quotas.leader
+        if not (self._reader.is_follower and quota.is_on):
+            return
+        size_bytes = 0
+        for read in reads:
+            if read.slice is not None:
+                partition = replicas.hosted(read.wanted.topic, read.wanted.index)
+                if partition is not None and quota.is_throttled(partition.topic_partition):
+                    size_bytes += read.slice.length
+        if size_bytes:
+            quota.record(size_bytes, self._services.clock.monotonic_ms())
 
     def _throttled(self, throttle_ms: int) -> Reply:
         """What was found is not sent. A session that was to be opened is not; one that there is stays as it was."""
