@@ -40,9 +40,11 @@ from ottla.node.shared_server import SharedServer
 from ottla.replication.alter_partition import AlterPartitionManager
 from ottla.replication.fetcher_manager import ReplicaFetcherManager
 from ottla.replication.partition import Partition
+from ottla.replication.quotas import ReplicationQuotas
 from ottla.replication.replica_manager import ReplicaManager, is_stray
 from ottla.replication.replica_selector import ReplicaSelection, load_selector
 from ottla.security.authorizer import Authorizer
+from ottla.security.quotas import QuotaWindows
 from ottla.server import handlers
 from ottla.server.audit import AuditedTopicCreation
 from ottla.server.context import Services
@@ -103,6 +105,17 @@ class BrokerServer:
         self._clock = clock
         self._executor = executor
         self._quotas = quotas
+        self._replication_quotas = ReplicationQuotas(
+            self.node_id,
+            QuotaWindows(
+                config["replication.quota.window.num"],
+                config["replication.quota.window.size.seconds"] * 1000,
+            ),
+            QuotaWindows(
+                config["alter.log.dirs.replication.quota.window.num"],
+                config["alter.log.dirs.replication.quota.window.size.seconds"] * 1000,
+            ),
+        )
         self._unpacking = Unpacking(executor)
         self._publisher = Publisher(on_failure)
         shared.metadata.subscribe(self._publisher.publish)
@@ -232,6 +245,7 @@ class BrokerServer:
                     request, RequestContext(ALTER_PARTITION_VERSION)
                 ),
             ),
+            self._replication_quotas,
         )
         self._hosts = True
         self.replicas.start()
@@ -243,6 +257,7 @@ class BrokerServer:
             self.logs,
             self._clock,
             security=self._shared.channels.brokers,
+            quota=self._replication_quotas.follower,
         )
         self._stops.append(self.fetchers.stop)
         # From here on logs are written: a stop puts them on disk and says so.
@@ -407,6 +422,7 @@ class BrokerServer:
         except ConfigError as error:
             log.error("dynamic broker settings are not applied: %s", error)
 
+        self._replication_quotas.rates_changed(self.config.replication_rate)
         self.logs.dirs.set_cordoned([Path(path) for path in self.config.cordoned_log_dirs])
 
     def _cordoned_directories(self) -> list[Uuid] | None:
