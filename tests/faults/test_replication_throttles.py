@@ -24,8 +24,9 @@ RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.ra
 
 def create(cluster: Processes, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    created = admin.create_topics([NewTopic(topic, 1, replica_assignment=[[LEADER]])])
-    created[topic].result(TIMEOUT_S)
+    # What a RawClient writes is years old.
+    new = NewTopic(topic, 1, replica_assignment=[[LEADER]], config={"retention.ms": "-1"})
+    admin.create_topics([new])[topic].result(TIMEOUT_S)
 
 
 def fill(client: RawClient, topic: str, size_bytes: int) -> None:
