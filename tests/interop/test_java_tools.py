@@ -10,6 +10,8 @@ import pytest
 from tests.interop.apache import ApacheKafka, run_tool, write_properties
 from tests.interop.ottla_node import OttlaNode
 from tests.interop.process import wait_until
+from tests.support.cluster import Processes
+from tests.support.raw_client import RawClient
 
 pytestmark = pytest.mark.interop
 
@@ -182,3 +184,53 @@ def test_verifiable_producer(node: OttlaNode) -> None:
         ),
     )
     assert node.tool("GetOffsetShell", "--topic", "jt-verified").stdout.split() == ["jt-verified:0:1000"]
+
+
+def test_a_replica_is_added_under_a_throttle(tmp_path: Path) -> None:
+    """--throttle sets it before the move, --verify takes it away after it."""
+    move = {
+        "version": 1,
+        "partitions": [
+            {"topic": "jt-moved", "partition": 0, "replicas": [101, 102], "log_dirs": ["any", "any"]}
+        ],
+    }
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(move))
+    settings = {"replica.fetch.max.bytes": 100_000}
+    with Processes(tmp_path / "cluster", controllers=1, brokers=2, settings=settings) as cluster:
+        node = cluster.nodes[101]
+
+        def set_for(kind: str, name: str) -> str:
+            shown = ("--describe", "--entity-type", kind, "--entity-name", name)
+            return node.tool("ConfigCommand", *shown).stdout
+
+        def reassign(*options: str) -> str:
+            plan_file = ("--reassignment-json-file", str(plan))
+            return node.tool("ReassignPartitionsCommand", *plan_file, *options).stdout
+
+        # What a RawClient writes is years old.
+        one = ("--replica-assignment", "101", "--config", "retention.ms=-1")
+        node.tool("TopicCommand", "--create", "--topic", "jt-moved", *one)
+        with RawClient(node) as client:
+            for _ in range(10):
+                client.write("jt-moved", 0, [bytes(100_000)])
+            began = reassign("--execute", "--throttle", "1000")
+            assert "Successfully started partition reassignment" in began
+            for broker in ("101", "102"):
+                for side in ("leader", "follower"):
+                    assert f"{side}.replication.throttled.rate=1000" in set_for("brokers", broker)
+            lists = set_for("topics", "jt-moved")
+            assert "leader.replication.throttled.replicas=0:101" in lists
+            assert "follower.replication.throttled.replicas=0:102" in lists
+            # By its rate it would take a quarter of an hour.
+            assert "is still in progress" in reassign("--verify", "--preserve-throttles")
+            again = reassign("--execute", "--additional", "--throttle", "100000000")
+            assert "throttle" in again
+            wait_until(
+                lambda: "is completed" in reassign("--verify", "--preserve-throttles"), 60, "the replica"
+            )
+            assert "0:102" in set_for("topics", "jt-moved")
+            reassign("--verify")
+            assert "throttled" not in set_for("topics", "jt-moved")
+            for broker in ("101", "102"):
+                assert "throttled" not in set_for("brokers", broker)
