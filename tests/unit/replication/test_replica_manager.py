@@ -611,3 +611,29 @@ def test_a_smaller_minimum_isr_of_the_broker_commits_nothing_where_the_same_chan
             assert (partition.log.log_end_offset, partition.log.high_watermark) == (1, 1)
 
     run(test)
+
+
+def test_throttles_of_topics_come_with_the_image_and_go_with_the_topic(tmp_path: Path) -> None:
+    """Also before a partition of the topic is hosted here, so that its first fetch knows (KIP-73)."""
+
+    async def test() -> None:
+        async with running(formatted(tmp_path)) as manager:
+            with ThreadPoolExecutor(1) as executor:
+                hosting = Hosting(manager, executor)
+                replicas, quota = hosting.replicas, hosting.replicas.quotas.follower
+                throttled = r.ConfigRecord(
+                    resource_type=2,
+                    resource_name="orders",
+                    name="follower.replication.throttled.replicas",
+                    value="0:1,1:2",
+                )
+                await hosting.apply(r.TopicRecord(name="orders", topic_id=TOPIC_ID), throttled)
+                assert quota.is_throttled(TopicPartition("orders", 0))
+                assert not quota.is_throttled(TopicPartition("orders", 1))
+                assert not replicas.quotas.leader.is_on
+                await hosting.elect(2, 0)
+                await hosting.apply(r.RemoveTopicRecord(topic_id=TOPIC_ID))
+                assert not quota.is_on
+                await replicas.stop()
+
+    run(test)
