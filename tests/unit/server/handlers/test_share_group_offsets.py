@@ -13,6 +13,7 @@ from ottla.metadata.records import NO_LEADER
 from ottla.model.errors import ErrorCode
 from ottla.model.pending import Pending
 from ottla.server.handlers.share.groups import describe_share_group_offsets
+from ottla.wire.codec import encode
 from ottla.wire.messages.groups import share as wire
 from ottla.wire.messages.groups import share_state
 from ottla.wire.messages.list_offsets import ListOffsetsRequest
@@ -97,3 +98,13 @@ def test_a_leader_that_does_not_answer_is_waited_for(cluster: Cluster) -> None:
     assert not answer.done
     cluster.pass_ms(2_000)
     assert lags(answer) == {(place(1).topic, 1): LENGTH - START}
+
+
+def test_a_start_far_below_zero_has_a_lag_that_can_be_written(cluster: Cluster) -> None:
+    lowest = -(1 << 63)
+    cluster.broker(ASKED).persister.initialize("g", 2, {topic_id("data"): {0: lowest}})
+    cluster.pass_ms(0)
+    answer = describe(cluster, {"data": [0]})
+    # As Java counts: round the end of 64 bits.
+    assert lags(answer) == {("data", 0): lowest + LENGTH}
+    encode(answer.result(), 1)

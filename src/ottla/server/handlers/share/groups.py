@@ -295,7 +295,9 @@ def _offsets(
         partition_index=number, start_offset=summary.start_offset, leader_epoch=summary.leader_epoch
     )
     if end is not None:
-        answer.lag = end - summary.start_offset - summary.delivery_complete_count
+        # A start may be any number that was asked for: the lag wraps as Java's does.
+        lag = end - summary.start_offset - summary.delivery_complete_count
+        answer.lag = (lag + (1 << 63)) % (1 << 64) - (1 << 63)
     return answer
 
 
