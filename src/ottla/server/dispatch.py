@@ -32,7 +32,7 @@ from ottla.server.network.connection import Connection, Listener
 from ottla.server.network.output import Answer, Deferred, Reply
 from ottla.server.quotas import ClientSensors
 from ottla.server.registry import Route, late_route, routes
-from ottla.wire.codec import decode, decode_bounded
+from ottla.wire.codec import WireError, decode, decode_bounded
 from ottla.wire.framing import RequestHeader, decode_request_header, encode_response, encode_response_header
 from ottla.wire.registry import response_class
 from ottla.wire.schema import schema_of
@@ -148,7 +148,7 @@ class Dispatcher:
             return _awaited(route, request, context, result)
         if self._quotas.enabled:
             result = _throttled(context, route, result)
-        return _encode(result, header)
+        return _encoded(route, request, header, result)
 
     def _context(self, connection: Connection, header: RequestHeader) -> Context:
         return Context(self._services, connection, header, self._services.clock.now_ms())
@@ -188,7 +188,7 @@ async def _respond_forwarded(
             result = await result
     except Exception as error:  # noqa: BLE001 - a broker never dies of a request
         return _failed(route, request, context, error, _encode_forwarded)
-    return _encode_forwarded(_throttled(context, route, result), header)
+    return _encoded(route, request, header, _throttled(context, route, result), _encode_forwarded)
 
 
 async def respond(
@@ -233,7 +233,8 @@ async def respond(
                 result = await result
         except Exception as error:  # noqa: BLE001 - a broker never dies of a request
             result = await in_thread(_error, route, failing, header, error)
-        return await in_thread(encode, _throttled(context, route, result), header)
+        result = _throttled(context, route, result)
+        return await in_thread(_encoded, route, failing, header, result, encode)
     finally:
         budget.give_back(elements)
 
@@ -267,7 +268,7 @@ async def _awaited(
         result = await coroutine
     except Exception as error:  # noqa: BLE001 - a broker never dies of a request
         return _failed(route, request, context, error)
-    return _encode(_throttled(context, route, result), context.header)
+    return _encoded(route, request, context.header, _throttled(context, route, result))
 
 
 def _answered(route: Route, request: Any, context: Context, pending: Pending[Any]) -> Answer:
@@ -296,7 +297,7 @@ def _answered(route: Route, request: Any, context: Context, pending: Pending[Any
 def _reply(route: Route, request: Any, context: Context, pending: Pending[Any]) -> Reply | None:
     if pending.error is not None:
         return _failed(route, request, context, pending.error)
-    return _encode(_throttled(context, route, pending.result()), context.header)
+    return _encoded(route, request, context.header, _throttled(context, route, pending.result()))
 
 
 # --- quotas
@@ -360,6 +361,22 @@ def _encode(result: Any, header: RequestHeader) -> Reply | None:
     size = len(head) - 4 + sum(map(len, result.chunks))
     head[:4] = size.to_bytes(4, "big")
     return [bytes(head), *result.chunks]
+
+
+def _encoded(
+    route: Route,
+    request: Any,
+    header: RequestHeader,
+    result: Any,
+    encode: Callable[[Any, RequestHeader], Reply | None] = _encode,
+) -> Reply | None:
+    """The answer. One with something in it that is longer than the protocol's strings is an error, as Kafka's is."""
+    try:
+        return encode(result, header)
+    except WireError as error:
+        log.warning("a %s cannot be answered: %s", route.request.__name__, error)
+        failure = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        return encode(_error(route, request, header, failure), header)
 
 
 def _failed(

@@ -19,6 +19,9 @@ from ottla.wire.messages.groups.classic import (
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -188,6 +191,22 @@ def _delete_groups(request: DeleteGroupsRequest, code: ErrorCode) -> DeleteGroup
     )
 
 
+def _describe_groups(request: DescribeGroupsRequest, code: ErrorCode) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(
+        groups=[
+            DescribedGroup(
+                error_code=int(code),
+                group_id=group_id,
+                group_state="",
+                protocol_type="",
+                protocol_data="",
+                members=[],
+            )
+            for group_id in request.groups
+        ]
+    )
+
+
 def _write_txn_markers(request: WriteTxnMarkersRequest, code: ErrorCode) -> WriteTxnMarkersResponse:
     return WriteTxnMarkersResponse(
         markers=[
@@ -218,6 +237,7 @@ _SHAPES: dict[type, Callable[[Any, ErrorCode], Any]] = {
     TxnOffsetCommitRequest: _txn_offset_commit,
     WriteTxnMarkersRequest: _write_txn_markers,
     DeleteGroupsRequest: _delete_groups,
+    DescribeGroupsRequest: _describe_groups,
 }
 
 
