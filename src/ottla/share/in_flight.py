@@ -16,10 +16,13 @@ Owner: a SharePartition.
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
+from typing import Final
 
 from ottla.share.state import TERMINAL, TRANSITIONS, PersisterStateBatch, RecordState
 
 NOBODY = ""
+# Counts are written and told in 16 bits, and one that was written down may be as high as they go.
+MAX_COUNT: Final = (1 << 15) - 1
 
 _first = attrgetter("first")
 
@@ -283,7 +286,7 @@ class InFlightBatches:
     def acquire(self, run: InFlightState, member_id: str, lock_until_ms: float) -> None:
         assert run.is_free, f"{run.state.name} is not to be acquired"
         self.set_state(run, RecordState.ACQUIRED)
-        run.delivery_count += 1
+        run.delivery_count = min(run.delivery_count + 1, MAX_COUNT)
         run.holder = member_id
         run.lock_until_ms = lock_until_ms
 

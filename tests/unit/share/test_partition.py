@@ -482,6 +482,14 @@ def test_a_hole_that_the_log_has_too_is_passed() -> None:
     assert share.bounds == (15, 15)
 
 
+def test_a_count_of_deliveries_as_high_as_can_be_written_does_not_grow() -> None:
+    most = (1 << 15) - 1
+    share = Share(10, [PersisterStateBatch(10, 14, most, AVAILABLE)])
+    # Neither a fetch nor the share coordinator's record has room for one more.
+    assert share.acquire((10, 14)) == [(10, 10, most)]
+    assert share.pass_time(30_000) == [PersisterStateBatch(10, 10, most, ARCHIVED)]
+
+
 @pytest.mark.parametrize(
     "batches",
     [
