@@ -19,6 +19,7 @@ from typing import Any, Final, TypeGuard, cast
 
 from ottla.config.errors import ConfigError
 from ottla.model.durable import locked_directory, replace_file, unique_temporary
+from ottla.model.install import install
 from ottla.model.plugins import find_class
 from ottla.security.encryption import (
     KEY_BYTES,
@@ -222,4 +223,4 @@ def _require_cryptography() -> None:
     try:
         import cryptography  # noqa: F401
     except ImportError:
-        raise _bad("it needs the package cryptography: pip install 'ottla[security]'") from None
+        raise _bad(f"it needs the package cryptography: {install('security')}") from None

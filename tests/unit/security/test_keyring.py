@@ -3,6 +3,7 @@
 import base64
 import json
 import logging
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from ottla.config.errors import ConfigError
+from ottla.model.install import install
 from ottla.security.encryption import LeftSealed, Opener, Sealer
 from ottla.security.keyring import (
     MAX_KEYRING_BYTES,
@@ -171,7 +173,7 @@ def test_none_is_no_keyring() -> None:
 def test_without_the_extra_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography", None)
     for given in ("/etc/ottla/keys.json", f"{__name__}:RING", RING):
-        with pytest.raises(ConfigError, match=r"pip install 'ottla\[security\]'"):
+        with pytest.raises(ConfigError, match=re.escape(install("security"))):
             load_keyring(given)
 
 
