@@ -27,6 +27,14 @@ _KINDS = {
     "group": "GROUP",
     "client-metrics": "CLIENT_METRICS",
 }
+# Keys of Apache's brokers that no server.properties has.
+_SET_WHILE_RUNNING = frozenset(
+    {
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)
 _DETAILS = """resources:
   topic NAME           a topic
   broker ID            one broker
@@ -174,7 +182,19 @@ def _set(args: argparse.Namespace) -> int:
         operation = ConfigOperation.APPEND
     elif args.subtract:
         operation = ConfigOperation.SUBTRACT
-    return _change(args, resource, [ConfigChange(*pair, operation) for pair in given])
+    code = _change(args, resource, [ConfigChange(*pair, operation) for pair in given])
+    if not code and args.resource[0] in ("broker", "cluster"):
+        _name_unknown([key for key, _ in given])
+    return code
+
+
+def _name_unknown(keys: Sequence[str]) -> None:
+    """Brokers take what they do not know, since it may be a plugin's, and so would not say that it is misspelt."""
+    from ottla.config.settings import is_known, unknown_key
+
+    for key in keys:
+        if not is_known(key) and key not in _SET_WHILE_RUNNING:
+            say(f"ottla: {unknown_key(key, 'of no effect, unless a plugin reads it')}")
 
 
 def _from_file(file: str) -> list[tuple[str, str]]:
