@@ -182,15 +182,17 @@ def _read_file(args: argparse.Namespace) -> dict[str | None, Offsets]:
     """Offsets by group; under None those of a file that names no groups."""
     import sys
 
-    is_input = args.from_file == "-"
-    name = "standard input" if is_input else args.from_file
-    where = sys.stdin.fileno() if is_input else name
+    name = "standard input" if args.from_file == "-" else args.from_file
     try:
-        # Spreadsheets begin a file with a mark of its encoding.
-        with open(where, encoding="utf-8-sig", newline="", closefd=not is_input) as file:
-            lines = file.readlines()
+        if args.from_file == "-":
+            lines = sys.stdin.readlines()
+        else:
+            with open(name, encoding="utf-8", newline="") as file:
+                lines = file.readlines()
     except UnicodeDecodeError:
         raise CliError(f"{name}: it is no text in UTF-8") from None
+    # Spreadsheets begin a file with a mark of its encoding.
+    lines[:1] = [line.removeprefix("\ufeff") for line in lines[:1]]
     return parse_csv(lines, name, args)
 
 
