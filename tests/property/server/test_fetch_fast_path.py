@@ -19,6 +19,7 @@ from ottla.metadata.registrations import PartitionRegistration
 from ottla.model.ids import TopicPartition, Uuid
 from ottla.records.control import end_txn_marker
 from ottla.replication.partition import Partition
+from ottla.replication.quotas import ReplicationQuotas
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.replication.replica_selector import ReplicaSelection
 from ottla.security.principal import ANONYMOUS
@@ -45,6 +46,7 @@ class Replicas(ReplicaManager):
     def __init__(self, partition: Partition) -> None:
         self._partition = partition
         self._image = ClusterImage()
+        self.quotas = ReplicationQuotas(1)
 
     def hosted(self, topic: str | bytes, index: int) -> Partition | None:
         return self._partition if topic in (NAME, TOPIC_ID) and index == 0 else None

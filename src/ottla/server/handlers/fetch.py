@@ -602,9 +602,11 @@ class DelayedFetch:
 
     def _wait_for_room(self) -> None:
         """Look again when the throttle has room for what may be held back, or is another one."""
+        if not self._reader.is_follower:
+            return
         quota = self._services.replicas.quotas.leader
         self._wait_for_room_no_more()
-        if self._reader.is_follower and quota.is_on:
+        if quota.is_on:
             now_ms = self._services.clock.monotonic_ms()
             if quota.is_quota_exceeded(now_ms):
                 wait_s = (quota.room_ms(now_ms) - now_ms) / 1000
@@ -844,9 +846,11 @@ class DelayedFetch:
 
     def _record_throttled(self, reads: list[PartitionRead]) -> None:
         """What goes out of throttled partitions counts, also if it goes to those who are never held back."""
+        if not self._reader.is_follower:
+            return
         replicas = self._services.replicas
         quota = replicas.quotas.leader
-        if not (self._reader.is_follower and quota.is_on):
+        if not quota.is_on:
             return
         size_bytes = 0
         for read in reads:
