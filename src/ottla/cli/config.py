@@ -27,14 +27,6 @@ _KINDS = {
     "group": "GROUP",
     "client-metrics": "CLIENT_METRICS",
 }
-# Keys of Apache's brokers that no server.properties has.
-_SET_WHILE_RUNNING = frozenset(
-    {
-        "follower.replication.throttled.rate",
-        "leader.replication.throttled.rate",
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-    }
-)
 _DETAILS = """resources:
   topic NAME           a topic
   broker ID            one broker
@@ -190,10 +182,11 @@ def _set(args: argparse.Namespace) -> int:
 
 def _name_unknown(keys: Sequence[str]) -> None:
     """Brokers take what they do not know, since it may be a plugin's, and so would not say that it is misspelt."""
+    from ottla.config.definitions import BROKER_QUOTA_KEYS
     from ottla.config.settings import is_known, unknown_key
 
     for key in keys:
-        if not is_known(key) and key not in _SET_WHILE_RUNNING:
+        if not is_known(key) and key not in BROKER_QUOTA_KEYS:
             say(f"ottla: {unknown_key(key, 'of no effect, unless a plugin reads it')}")
 
 

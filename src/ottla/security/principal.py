@@ -65,6 +65,15 @@ def read_principal(data: bytes | None) -> KafkaPrincipal:
     raise KafkaError(ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, f"Invalid principal data version {version}")
 
 
+def is_address(text: str) -> bool:
+    """Is it one, and no name of a host?"""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def address_bytes(host: str) -> bytes:
     """A peer's address as an envelope has it; that of an IPv4 client on an IPv6 socket has four bytes, as in Java."""
     try:

@@ -192,18 +192,18 @@ def _delete_groups(request: DeleteGroupsRequest, code: ErrorCode) -> DeleteGroup
 
 
 def _describe_groups(request: DescribeGroupsRequest, code: ErrorCode) -> DescribeGroupsResponse:
-    return DescribeGroupsResponse(
-        groups=[
-            DescribedGroup(
-                error_code=int(code),
-                group_id=group_id,
-                group_state="",
-                protocol_type="",
-                protocol_data="",
-                members=[],
-            )
-            for group_id in request.groups
-        ]
+    return DescribeGroupsResponse(groups=[undescribed(group_id, code) for group_id in request.groups])
+
+
+def undescribed(group_id: str, code: ErrorCode) -> DescribedGroup:
+    """A classic group of which only an error is told."""
+    return DescribedGroup(
+        error_code=int(code),
+        group_id=group_id,
+        group_state="",
+        protocol_type="",
+        protocol_data="",
+        members=[],
     )
 
 

@@ -383,16 +383,10 @@ def _principal(text: str) -> str:
 
 def _host(text: str) -> str:
     """An address as brokers spell those of their clients, as text: a rule for ::1 would be about nobody."""
-    import ipaddress
+    from ottla.security.principal import address_bytes, host_address, is_address
 
-    from ottla.security.principal import address_bytes, host_address
-
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:  # '*'
-        return text
-    # What has a scope is spelled in more than one way.
-    return text if "%" in text else host_address(address_bytes(text))
+    # '*' is none, and what has a scope is spelled in more than one way.
+    return host_address(address_bytes(text)) if is_address(text) and "%" not in text else text
 
 
 def _row(binding: AclBinding) -> dict[str, object]:

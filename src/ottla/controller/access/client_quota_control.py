@@ -6,7 +6,6 @@ infinite, and changes an entity that is named twice by what is said of it first;
 """
 
 from collections.abc import Collection, Mapping
-from ipaddress import ip_address
 from math import isfinite
 from typing import Final, NamedTuple
 
@@ -17,6 +16,7 @@ from ottla.metadata.records import ClientQuotaRecord, MetadataRecord
 from ottla.metadata.records import EntityData as RecordEntity
 from ottla.model.errors import ErrorCode
 from ottla.model.time_slice import Steps
+from ottla.security.principal import is_address
 from ottla.wire.messages.admin import quotas as m
 
 USER: Final = "user"
@@ -83,14 +83,6 @@ def host_names(request: m.AlterClientQuotasRequest) -> list[str]:
     """The ip entities that are no addresses: hosts, which may have one."""
     named = (_entity(entry).get(IP) for entry in request.entries)
     return [name for name in dict.fromkeys(named) if name and not is_address(name)]
-
-
-def is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _entity(entry: m.AlterClientQuotasRequestEntryData) -> Entity:

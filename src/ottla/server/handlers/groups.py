@@ -28,6 +28,7 @@ from ottla.model.time_slice import TimeSlice
 from ottla.security.acls import CLUSTER_NAME, AclOperation, ResourceType
 from ottla.server.context import Context
 from ottla.server.dispatch import Encoded
+from ottla.server.errors import undescribed
 from ottla.server.registry import handles
 from ottla.wire.codec import encode
 from ottla.wire.messages.groups.classic import (
@@ -478,7 +479,7 @@ async def describe_groups(ctx: Context, request: DescribeGroupsRequest) -> Descr
     time_slice = TimeSlice()
     judged = ctx.node.authorizer is not None
     groups, denied = describable(ctx, request.groups) if judged else (request.groups, [])
-    described = [_undescribed(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED) for group_id in denied]
+    described = [undescribed(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED) for group_id in denied]
     for group_id in groups:
         group = _describe_classic_group(ctx, group_id)
         if operations and group.error_code == ErrorCode.NONE:
@@ -499,18 +500,7 @@ def _describe_classic_group(ctx: Context, group_id: str) -> DescribedGroup:
             described.error_message = with_skipped(ctx, group_id, described.error_message)
         return described
     except KafkaError as error:
-        return _undescribed(group_id, error.code)
-
-
-def _undescribed(group_id: str, code: ErrorCode) -> DescribedGroup:
-    return DescribedGroup(
-        error_code=int(code),
-        group_id=group_id,
-        group_state="",
-        protocol_type="",
-        protocol_data="",
-        members=[],
-    )
+        return undescribed(group_id, error.code)
 
 
 # ---- consumer groups (KIP-848) ------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from ottla.model.clock import Clock
 from ottla.model.errors import KafkaError
 from ottla.model.tasks import guarded, spawn, spawn_restarting
 from ottla.security.channels import WITH_SASL, WITH_TLS
-from ottla.security.principal import BUILDER_CLASS, load_principal_builder
+from ottla.security.principal import BUILDER_CLASS, is_address, load_principal_builder
 from ottla.security.quotas import ConnectionRates
 from ottla.server.network.authentication import SaslListener, SaslServerAuthenticator
 from ottla.server.network.connection import (
@@ -731,14 +731,6 @@ def limits_of(config: BrokerConfig, hosts: Mapping[str, Iterable[str]]) -> Conne
         max_idle_ms=config["connections.max.idle.ms"],
         max_for_files=open_files.max_connections,
     )
-
-
-def is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def protected_listeners(config: BrokerConfig) -> tuple[str, ...]:
