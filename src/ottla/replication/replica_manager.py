@@ -36,7 +36,7 @@ from ottla.replication.fetcher_manager import ReplicaFetcherManager
 from ottla.replication.partition import Partition, PartitionRead
 from ottla.replication.quotas import ReplicationQuotaManager, ReplicationQuotas
 from ottla.storage.config import LogConfig
-from ottla.storage.errors import is_out_of_files
+from ottla.storage.errors import OutOfFilesError, is_out_of_files
 from ottla.storage.files import open_files
 from ottla.storage.log.log import Log
 from ottla.storage.log_manager import LogManager, NewLog
@@ -47,8 +47,9 @@ log = logging.getLogger("ottla.replication")
 
 TopicKey = str | bytes
 
-# How long after a descriptor was missing another try is made to open a log.
+# How long after a descriptor was missing another try is made to open a log, or to flush one.
 HOST_AGAIN_S = 1.0
+FLUSH_AGAIN_S = 1.0
 
 
 # replica.lag.time.max.ms may be nothing, and the loop has other work.
@@ -144,6 +145,7 @@ class ReplicaManager:
         self._hosting: asyncio.Task[None] | None = None
         # Partitions that flush what somebody has appended who does not do it himself.
         self._flushing: dict[Partition, asyncio.Task[None]] = {}
+        self._stopping = False
         self._mover = ReplicaAlterLogDirs(
             logs, clock, executor, on_moved, self._take_role_again, self.quotas.alter_log_dirs
         )
@@ -318,11 +320,26 @@ class ReplicaManager:
             )
 
     async def _flush(self, partition: Partition) -> None:
-        """As long as there is something to flush: more may be appended meanwhile."""
+        """As long as there is something to flush: more may be appended meanwhile.
+
+        If there is no descriptor for that, nobody may come by to ask again, and consumers wait for what it shows.
+        """
+        has_complained = False
         try:
-            while partition.is_leader and partition.log.flush_needed(self._clock.now_ms()):
-                await self._logs.background.flush(partition.log)
-                partition.maybe_advance_high_watermark()
+            while (
+                not self._stopping
+                and partition.is_leader
+                and partition.log.flush_needed(self._clock.now_ms())
+            ):
+                try:
+                    await self._logs.background.flush(partition.log)
+                except OutOfFilesError as error:
+                    if not has_complained:
+                        has_complained = True
+                        log.error("%s is not flushed for now: %s", partition.topic_partition, error)
+                    await asyncio.sleep(FLUSH_AGAIN_S)
+                else:
+                    partition.maybe_advance_high_watermark()
         except KafkaError as error:
             # The directory is offline by now, and whoever waits hears of it there.
             log.error("%s could not be flushed: %s", partition.topic_partition, error)
@@ -668,6 +685,7 @@ class ReplicaManager:
                     partition.gone(ErrorCode.KAFKA_STORAGE_ERROR)
 
     async def stop(self) -> None:
+        self._stopping = True
         for task in (self._hosting, self._checking):
             if task is not None:
                 task.cancel()

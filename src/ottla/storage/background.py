@@ -208,17 +208,18 @@ class Deletions:
         """Ends the timer and deletes what is pending, for a while: the next start deletes the rest."""
         self._stopping = True
         self._wake.set()
+        until_ms = self._clock.monotonic_ms() + STOP_BUDGET_MS
         if self._task is not None:
             await self._task
             self._task = None
-        await self.run_due(everything=True, until_ms=self._clock.monotonic_ms() + STOP_BUDGET_MS)
+        await self.run_due(everything=True, until_ms=until_ms)
 
     async def run_due(self, everything: bool = False, until_ms: float = inf) -> int:
         """Deletes what is due; how many deletions that were."""
         done = 0
         while (
             self._pending
-            and (everything or self._pending[0][0] <= self._clock.now_ms())
+            and (everything or (not self._stopping and self._pending[0][0] <= self._clock.now_ms()))
             and self._clock.monotonic_ms() < until_ms
         ):
             batch = [

@@ -1,6 +1,7 @@
 """Hosting what the metadata image says: topics that are made anew, and no descriptor left for what is to be hosted."""
 
 import asyncio
+import dataclasses
 import errno
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -392,6 +393,41 @@ def test_who_finds_no_descriptor_for_the_checkpoints_leads_later(
             assert partition.leader_epoch == 7
             assert points.read()[partition.topic_partition] == 1
             assert not here.logs.has_truncations
+
+    run(test)
+
+
+def test_what_finds_no_descriptor_to_be_flushed_is_flushed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Consumers see nothing of it before, and nobody may write to it again. A stop does not wait for descriptors."""
+    monkeypatch.setattr(replica_manager, "FLUSH_AGAIN_S", 0)
+    flush, failures = Log.flush, 3
+
+    def limited(log: Log, upto: int | None = None, *, now_ms: int) -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise OutOfFilesError("Too many open files")
+        flush(log, upto, now_ms=now_ms)
+
+    async def test() -> None:
+        nonlocal failures
+        async with hosting(tmp_path) as here:
+            await here.elect(leader=1, epoch=5, partitions=1)
+            partition = here.replicas.leader("orders", 0)
+            monkeypatch.setattr(Log, "flush", limited)
+            partition.append(bytearray(batch(b"v")), 1, NOW_MS)
+            partition.log.config = dataclasses.replace(partition.log.config, flush_messages=1)
+            here.replicas.flush(partition)
+            await eventually(lambda: partition.log.recovery_point == 1)
+            assert failures == 0
+            failures = 1_000_000
+            partition.append(bytearray(batch(b"v")), 1, NOW_MS)
+            here.replicas.flush(partition)
+            await here.replicas.stop()
+            assert partition.log.recovery_point == 1
+            monkeypatch.undo()
 
     run(test)
 

@@ -24,7 +24,7 @@ from tests.unit.storage.manager_support import (
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition
-from ottla.storage.background import Deletions, Ticker, in_slices, in_thread
+from ottla.storage.background import STOP_BUDGET_MS, Deletions, Ticker, in_slices, in_thread
 from ottla.storage.config import MAX_LONG, LogManagerSettings
 from ottla.storage.dirs.checkpoints import parse_offsets
 
@@ -373,6 +373,32 @@ def test_a_stop_spends_only_so_long_on_deletions() -> None:
                 deletions.schedule(1 << 40, str(i), lambda: None)
             await deletions.stop()
             assert 0 < len(deletions) < 100
+
+    run(test)
+
+
+def test_a_stop_does_not_wait_for_all_that_is_due() -> None:
+    """A topic of many partitions may be due at once, and each of them take a while."""
+    began, may_end = threading.Event(), threading.Event()
+
+    def delete() -> None:
+        began.set()
+        assert may_end.wait(60)
+
+    async def test() -> None:
+        with ThreadPoolExecutor(2) as pool:
+            clock = ManualClock(0)
+            deletions = Deletions(clock, pool)
+            for i in range(100):
+                deletions.schedule(0, str(i), delete)
+            deletions.start()
+            await eventually(began.is_set)
+            stopping = asyncio.ensure_future(deletions.stop())
+            await asyncio.sleep(0)
+            clock.advance(int(STOP_BUDGET_MS) * 10)  # what is under way takes that long
+            may_end.set()
+            await stopping
+            assert len(deletions) > 0
 
     run(test)
 
