@@ -194,7 +194,7 @@ class Run:
             written = self._written()
             failed = any(slot.is_lost for slot in self.slots)
             if not failed:
-                failed = not (yield from self._perform(commit(self.driver, written)))
+                failed = not (yield from self._perform(commit(self.driver, written, of_stream=True)))
             if failed:
                 if self.sim.chance(0.7):  # or it is killed before it comes to that
                     yield from self._perform(abort(self.driver, written))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from tests.support.sink_world import final_values, read_committed, values
 from tests.support.spark_world import Broker, wait_for
 
@@ -202,6 +204,32 @@ def test_a_stream_over_several_runs(
         )
         query.awaitTermination()
     assert final_values(broker.bootstrap, topic) == texts(60)
+
+
+def test_an_older_copy_of_the_checkpoint_is_refused(
+    spark: Any, broker: Broker, tmp_path: Path, queries: None
+) -> None:
+    """Its next batch has a number that is written already, and rows that nobody has written."""
+    topic, place, checkpoint = broker.topic(2), tmp_path / "in", tmp_path / "checkpoint"
+    rows = files(spark, place).selectExpr("cast(number as string) key", "cast(number as string) value")
+
+    def run() -> None:
+        start(rows, broker, tmp_path, topic).trigger(availableNow=True).start().awaitTermination()
+
+    for first in range(0, 60, 20):
+        feed(place, first, 20)
+        run()
+        shutil.copytree(checkpoint, tmp_path / f"after-{first}")
+    feed(place, 60, 20)
+    shutil.rmtree(checkpoint)
+    shutil.copytree(tmp_path / "after-0", checkpoint)
+    with pytest.raises(StreamingQueryException, match=r"batch 2 of query .* at batch 1: it is an older copy"):
+        run()
+    assert final_values(broker.bootstrap, topic) == texts(60)
+    shutil.rmtree(checkpoint)
+    shutil.copytree(tmp_path / "after-40", checkpoint)
+    run()
+    assert final_values(broker.bootstrap, topic) == texts(80)
 
 
 def test_complete_mode_appends_each_result(spark: Any, broker: Broker, tmp_path: Path, queries: None) -> None:

@@ -301,6 +301,10 @@ class SinkError(Exception):
     """The batch cannot be committed as it is."""
 
 
+class OlderCheckpointError(SinkError):
+    """A later batch of this query is decided already."""
+
+
 class Identity(NamedTuple):
     """Who we are under the decision's transactional id."""
 
@@ -395,8 +399,12 @@ class Written(NamedTuple):
 # -- commit and abort ---------------------------------------------------------------------------------------
 
 
-def commit(driver: Driver, written: Written) -> Steps[None]:
-    """Make the batch visible, exactly once, whoever has tried before or is trying now."""
+def commit(driver: Driver, written: Written, *, of_stream: bool = False) -> Steps[None]:
+    """Make the batch visible, exactly once, whoever has tried before or is trying now.
+
+    The batches `of_stream` come one after the other. From an older checkpoint the same number comes again, with other
+    rows than it had: to take it for written would lose them.
+    """
     if not written.entries and not written.skipped and not (yield from _is_settled(driver, written)):
         return
     for _ in range(TAKE_OVERS):
@@ -404,6 +412,8 @@ def commit(driver: Driver, written: Written) -> Steps[None]:
             yield from _known(driver)
             if not _settles(driver, written):
                 yield from _decide(driver, written)
+            elif of_stream:
+                _refuse_if_overtaken(driver, written)
             yield from _complete(driver, written.entries)
         except Fenced:
             driver.forget()
@@ -527,6 +537,16 @@ def _recover(driver: Driver, decision: Decision, aborted: frozenset[Entry]) -> S
     yield CopyRows(driver.identity, lost, decision.spans)
     left = tuple(entry for entry in decision.entries if entry not in aborted)
     yield from _write(driver, decision._replace(number=decision.number + 1, entries=left))
+
+
+def _refuse_if_overtaken(driver: Driver, written: Written) -> None:
+    assert driver.decision is not None
+    if driver.decision.batch_id > written.batch_id:
+        raise OlderCheckpointError(
+            f"batch {driver.decision.batch_id} of query {written.query_id} is written, and its checkpoint is at batch "
+            f"{written.batch_id}: it is an older copy, or another run writes from it. Nothing is written; go on "
+            "with the newest checkpoint, or with a new one from where the query has ended"
+        )
 
 
 def _gone(written: Written) -> SinkError:

@@ -102,7 +102,7 @@ class OttlaStreamWriter(DataSourceStreamArrowWriter):
         prefix, rows = written
         assert rows.batch_id == batchId, f"tasks of batch {rows.batch_id} are committed as batch {batchId}"
         driver = _driver(self._options, prefix)
-        _run(self._options, prefix, commit(driver, rows))
+        _run(self._options, prefix, commit(driver, rows, of_stream=True))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         written = _written(_reports(messages))

@@ -38,6 +38,7 @@ LASTING = (
     "UNKNOWN_TOPIC_OR_PARTITION",  # after the client has asked for as long as its time-outs allow
     "RegistryRefusedError",
     "TableMismatchError",  # a table that somebody else has changed
+    "OlderCheckpointError",
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
     "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
     "STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE",
