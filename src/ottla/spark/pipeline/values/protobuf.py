@@ -266,10 +266,22 @@ def _set_message(target: Any, descriptor: Any, value: Any, where: str) -> None:
 def _scalar(field: FieldDescriptor, value: Any) -> Any:
     if field.enum_type is not None:
         found = field.enum_type.values_by_name.get(value)
-        if found is None:
+        if found is not None:
+            return found.number
+        number = None if field.enum_type.is_closed else _unnamed(value)
+        if number is None:
             raise ValueError(f"{value!r} is no {field.enum_type.full_name}")
-        return found.number
+        return number
     return int(value) if isinstance(value, Decimal) else value
+
+
+def _unnamed(value: Any) -> int | None:
+    """The number that a reader found no name for, which goes on as it came; None for any other text."""
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        return None
+    return number if str(number) == value and -(2**31) <= number < 2**31 else None
 
 
 def read_descriptors(schema: Any, message: str | None, base_dir: Path) -> tuple[bytes, str]:
