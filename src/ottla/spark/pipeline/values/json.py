@@ -108,13 +108,16 @@ class JsonCodec:
         assert self._columns is not None
         try:
             found = json.loads(value, parse_float=Decimal)
+            why = _explain("", found, self._columns) or _missing(found, self._columns)
         except UnicodeDecodeError:
             return "is not UTF-8 text"
-        except RecursionError:
+        except RecursionError:  # to show a value takes a little more than to read it
             return "is nested too deep"
+        except ArithmeticError:  # of Decimal, whose exponents have 18 digits
+            return "has a number with an exponent that is too large"
         except ValueError as error:
             return f"is not JSON: {error}"
-        return _explain("", found, self._columns) or _missing(found, self._columns) or self._refusal
+        return why or self._refusal
 
 
 def no_text() -> Column:
@@ -146,7 +149,9 @@ def differences(declared: StructType, columns: StructType) -> list[str]:
     return found
 
 
-def _missing(found: dict[str, Any], columns: StructType) -> str | None:
+def _missing(found: dict[str, Any] | None, columns: StructType) -> str | None:
+    if found is None:  # JSON's null: no object, and so nothing that could lack a field
+        return None
     for field in columns.fields:
         if not field.nullable and found.get(field.name) is None:
             return f"field {field.name!r} is missing or null"

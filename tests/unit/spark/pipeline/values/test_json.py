@@ -49,6 +49,11 @@ CODEC = JsonCodec(
             "is not JSON of the schema struct<id:bigint,ok:boolean,small:tinyint,x:double,d:deci...",
         ),
         (b"[" * 100_000, "is nested too deep"),
+        (
+            b"null",
+            "is not JSON of the schema struct<id:bigint,ok:boolean,small:tinyint,x:double,d:deci...",
+        ),
+        (b'{"id": "x", "y": 1e99999999999999999999}', "has a number with an exponent that is too large"),
     ],
 )
 def test_the_reason_names_the_field(value: bytes, reason: str) -> None:
@@ -58,6 +63,12 @@ def test_the_reason_names_the_field(value: bytes, reason: str) -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes_have_a_reason(value: bytes) -> None:
     assert CODEC.explain(value)
+
+
+def test_a_value_is_explained_however_deep_it_is_nested() -> None:
+    """To show a value takes a few calls more than to read it: some depths were read, and not shown."""
+    for depth in range(900, 1_100):
+        assert CODEC.explain(b'{"id": ' + b"[" * depth + b"]" * depth + b"}")
 
 
 def test_columns_that_differ_from_a_schema_are_named() -> None:
