@@ -523,6 +523,33 @@ def test_what_a_merged_row_lacks_is_null(target: Any, tmp_path: Path) -> None:
     assert table.mark() == 1
 
 
+def test_a_few_rows_go_into_an_iceberg_table_whose_columns_take_no_null(tmp_path: Path) -> None:
+    """As those of other engines do, and those of their keys have to."""
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import IntegerType, NestedField, StringType, StructType
+
+    table = IcebergTarget(tmp_path, key="n", delete="gone")
+    inner = StructType(NestedField(4, "a", StringType(), required=True))
+    columns = (
+        NestedField(1, "n", IntegerType(), required=True),
+        NestedField(2, "s", StringType(), required=True),
+        NestedField(3, "in", inner, required=False),
+    )
+    catalog = lake_iceberg.open_catalog(table.sink)
+    catalog.create_namespace("a")
+    catalog.create_table(table.sink.table, Schema(*columns))
+    given = pa.schema(
+        [("n", INT), ("s", pa.string()), ("in", pa.struct([("a", pa.string())])), ("gone", pa.bool_())]
+    )
+    rows = [{"n": 1, "s": "x", "in": {"a": "y"}}, {"n": 2, "s": "x", "in": None}]
+    assert merge_of(table, given, 0).merge_here(table.open(), pa.Table.from_pylist(rows, given))
+    rows = [{"n": 1, "s": "z", "in": None}, {"n": 2, "gone": True}]  # whose other columns are of no concern
+    assert merge_of(table, given, 1).merge_here(table.open(), pa.Table.from_pylist(rows, given))
+    assert table.rows() == [{"n": 1, "s": "z", "in": None}]
+    with pytest.raises(TableMismatchError, match="'s' of the table takes no null"):
+        merge_of(table, given, 2).merge_here(table.open(), pa.Table.from_pylist([{"n": 3}], given))
+
+
 def merge_of(target: Any, rows: pa.Schema, batch: int) -> Any:
     wanted = rows.remove(rows.get_field_index("gone"))
     if isinstance(target, DeltaTarget):

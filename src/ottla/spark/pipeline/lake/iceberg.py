@@ -937,6 +937,7 @@ def _fill(
     if sink.evolve:
         with transaction.update_schema() as update:
             update.union_by_name(kept.schema)
+    kept = _without_null(kept, transaction.table_metadata.schema())
     if mode == "complete" and table.current_snapshot() is not None:
         transaction.overwrite(kept, snapshot_properties=properties)
     elif not sink.key or mode == "complete":
@@ -944,6 +945,18 @@ def _fill(
             transaction.append(kept, snapshot_properties=properties)
     elif rows.num_rows:
         _upsert(sink, table, transaction, kept, gone, properties)
+
+
+def _without_null(rows: pa.Table, schema: Schema) -> pa.Table:
+    """Rows as they are, in columns that may be null only where the table's may: PyIceberg refuses others, even if none
+    of their rows is null. What they lack it fills in itself."""
+    import pyarrow as pa
+
+    from ottla.spark.pipeline.lake.fit import fit_rows
+
+    return fit_rows(
+        rows, pa.schema([one for one in arrow_schema_of(schema) if one.name in rows.column_names])
+    )
 
 
 def _upsert(
