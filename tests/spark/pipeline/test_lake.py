@@ -139,6 +139,24 @@ def test_structs_in_maps_are_merged_by_the_names_of_their_fields(
     assert {row.pop("id"): row for row in table.rows()} == {1: old, 2: new, 3: new}
 
 
+@pytest.mark.parametrize("small", [1, -1])
+@KINDS
+def test_rows_are_merged_by_keys_that_python_does_not_know(
+    spark: Any, tmp_path: Path, kind: str, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No number at all, and a time beyond the year 9999: milliseconds that were taken for seconds."""
+    monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", merge.SMALL_TABLE_BYTES * small)
+    table = Lake(kind, tmp_path / "lake", key=["x", "at", "day"], order_by="v")
+    for number in range(3):
+        batch = spark.sql(
+            "select double('nan') x, timestamp_seconds(1700000000000) at, date_add(date'2026-01-01', 7000000) day, "
+            f"{number} v union all select {number}, timestamp_seconds(0), date'2026-01-01', {number}"
+        )
+        table(batch, number)
+    read: Any = lake_delta.read_table if kind == "delta" else lake_iceberg.read_table
+    assert sorted(read(table.sink).column("v").to_pylist()) == [0, 1, 2, 2]
+
+
 @KINDS
 def test_a_merge_starts_again_when_another_writer_was_faster(
     spark: Any, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch

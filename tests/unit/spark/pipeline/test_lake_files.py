@@ -550,6 +550,32 @@ def test_a_few_rows_go_into_an_iceberg_table_whose_columns_take_no_null(tmp_path
         merge_of(table, given, 2).merge_here(table.open(), pa.Table.from_pylist([{"n": 3}], given))
 
 
+@TARGETS
+def test_dates_that_python_has_not_are_merged_and_stay(target: Any, tmp_path: Path) -> None:
+    """What `deltalake` writes has bounds of them, and so has what other engines write."""
+    given = pa.schema([("n", INT), ("d", pa.date32()), ("gone", pa.bool_())])
+
+    def rows(number: int, day: int) -> pa.Table:
+        days = pa.array([day], INT).cast(pa.date32())
+        return pa.table([pa.array([number], INT), days, pa.array([None], pa.bool_())], schema=given)
+
+    table = target(tmp_path, key="n", delete="gone")
+    write(target(tmp_path), rows(0, 0).drop_columns(["gone"]))
+    if target is DeltaTarget:
+        merge_of(table, given, 1).merge_here(table.open(), rows(1, 7_000_000))
+    else:
+        write(target(tmp_path), rows(1, 7_000_000).drop_columns(["gone"]), 1)
+        schema = table.open().schema()
+        assert lake_iceberg._value(schema.find_type("d"), 7_000_000) is None
+    merging = merge_of(table, given, 2)
+    assert merging.is_small(table.open())
+    assert merging.merge_here(table.open(), rows(0, 1))
+    assert len(merging.files(table.open())) == 2
+    read: Any = lake_delta.read_table if target is DeltaTarget else lake_iceberg.read_table
+    found = read(table.sink).sort_by("n")
+    assert found.column("d").cast(INT).to_pylist() == [1, 7_000_000]
+
+
 def merge_of(target: Any, rows: pa.Schema, batch: int) -> Any:
     wanted = rows.remove(rows.get_field_index("gone"))
     if isinstance(target, DeltaTarget):

@@ -431,8 +431,11 @@ def active_files(table: DeltaTable) -> list[dict[str, Any]]:
     found = pa.table(table.get_add_actions(flatten=True))
     schema, parts = schema_of(table), table.metadata().partition_columns
     names = [one.name for one in schema if one.name not in parts]
+    bounds = [name for name in found.column_names if name.startswith(("min.", "max."))]
+    known = {name: [_bound(one) for one in found.column(name)] for name in bounds}
     files = []
-    for row in found.to_pylist():
+    for number, row in enumerate(found.drop_columns(bounds).to_pylist()):
+        row |= {name: values[number] for name, values in known.items()}
         # The log has paths as URLs have them.
         files.append(
             {
@@ -451,6 +454,14 @@ def active_files(table: DeltaTable) -> list[dict[str, Any]]:
             }
         )
     return files
+
+
+def _bound(value: Any) -> Any:
+    """None, which is any, for a date that Python has not: `deltalake` and other writers have bounds of these, too."""
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
+        return None
 
 
 def _named(sink: Delta) -> set[str]:

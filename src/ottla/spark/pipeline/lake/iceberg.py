@@ -786,7 +786,11 @@ class _IcebergMerge:
         return sum(one.file.file_size_in_bytes for one in _files(table)) <= merge.SMALL_TABLE_BYTES
 
     def merge_here(self, table: Table, rows: pa.Table) -> bool:
-        write(self._sink, "append", table, rows, self._query, self._batch_id)
+        try:
+            write(self._sink, "append", table, rows, self._query, self._batch_id)
+        except (OverflowError, ValueError) as error:
+            # PyIceberg looks for no NaN, and Python has no time before the year 1 or beyond 9999.
+            raise merge.NotHereError(hidden(error, self._secrets)) from None
         return True
 
     def commit(self, table: Table, gone: Sequence[merge.Candidate], written: Sequence[Written]) -> bool:
@@ -816,7 +820,13 @@ def _bounds(schema: Schema, file: DataFile, names: Sequence[str]) -> dict[str, t
 
 
 def _value(kind: Any, value: Any) -> Any:
-    return EPOCH + timedelta(days=value) if str(kind) == "date" and isinstance(value, int) else value
+    """None, which is no bound, for a date that Python has not: other writers have bounds of these, too."""
+    if str(kind) != "date" or not isinstance(value, int):
+        return value
+    try:
+        return EPOCH + timedelta(days=value)
+    except OverflowError:
+        return None
 
 
 def compact(sink: Iceberg, spark: Any, query: str, secrets: Mapping[str, str]) -> int:

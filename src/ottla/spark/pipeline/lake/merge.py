@@ -18,6 +18,7 @@ one.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
+
+log = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 8
 SMALL_ROWS: Final = 1_000
@@ -85,7 +88,9 @@ class Target(Protocol[T]):
         """Whether a few rows may be merged into it in this process."""
 
     def merge_here(self, table: T, rows: pa.Table) -> bool:
-        """A few rows, one a key, into a small table, in this process; False if another writer was faster."""
+        """A few rows, one a key, into a small table, in this process; False if another writer was faster.
+
+        NotHereError, before anything is committed, where that cannot be done with such rows: tasks do it then."""
 
     def commit(self, table: T, gone: Sequence[Candidate], written: Sequence[Written]) -> bool:
         """One commit on just this version; False if another writer was faster."""
@@ -106,11 +111,16 @@ def merged(request: Request, target: Target[T], table: T) -> T:
             is_empty = ranges is None if few is None else not few.num_rows
             if is_empty and not target.is_new(table):
                 return table
-            is_done = (
-                _merge_once(request, target, table, changes, ranges)
-                if few is None
-                else target.merge_here(table, few)
-            )
+            try:
+                is_done = (
+                    _merge_once(request, target, table, changes, ranges)
+                    if few is None
+                    else target.merge_here(table, few)
+                )
+            except NotHereError as error:
+                log.info("a few rows are merged by tasks: %s", error)
+                few, ranges = None, _ranges(changes, request)
+                is_done = _merge_once(request, target, table, changes, ranges)
             if is_done:
                 return target.current()
         raise RuntimeError(f"other writers were faster {ATTEMPTS} times; the batch is tried again")
@@ -149,12 +159,19 @@ def _merge_once(
 
 
 def _ranges(changes: DataFrame, request: Request) -> dict[str, tuple[Any, Any] | None] | None:
-    """Between which values the keys of the batch are (None: also null), or None if there is no row. One row a key."""
+    """Between which values the keys of the batch are, or None if there is no row. One row a key.
+
+    None for a key that is also null, of which `_may_hold` compares no bounds, or a date that Python has not."""
     from pyspark.sql import functions as F
+    from pyspark.sql.types import DateType, IntegralType, StringType
 
     found = []
     for n, name in enumerate(request.key):
-        column = F.col(f"`{name}`")
+        column, kind = F.col(f"`{name}`"), changes.schema[name].dataType
+        if isinstance(kind, DateType):
+            column = F.when(F.year(column).between(date.min.year, date.max.year), column)
+        elif not isinstance(kind, IntegralType | StringType):
+            column = F.lit(None)
         found += [
             F.min(column).alias(f"l{n}"),
             F.max(column).alias(f"m{n}"),
@@ -345,6 +362,10 @@ def _spark_type(kind: Any) -> Any:
     if pa.types.is_map(kind):
         return T.MapType(_spark_type(kind.key_type), _spark_type(kind.item_type))
     raise NotForSparkError(str(kind))
+
+
+class NotHereError(Exception):
+    """Rows that the format's own package does not take; tasks may."""
 
 
 class NotForSparkError(Exception):
