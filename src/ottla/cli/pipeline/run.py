@@ -220,7 +220,7 @@ def _spec(
         spark_log=spark_log,
         master=args.master,
         remote=remote,
-        checkpoint_dir=args.checkpoint_dir,
+        checkpoint_dir=_checkpoint_dir(args),
         available_now=args.available_now,
         watched=not args.detach,
         create_topics=args.create_topics,
@@ -232,6 +232,13 @@ def _spec(
         params=pipeline.texts,
         secrets=pipeline.secrets,
     )
+
+
+def _checkpoint_dir(args: argparse.Namespace) -> str | None:
+    """Whole, where it is a directory of this machine: `restart` and `replay` may be asked for in another one, and would
+    begin anew there."""
+    given: str | None = args.checkpoint_dir
+    return given if not given or args.remote or ":" in given else os.path.abspath(given)
 
 
 def log_files(home: Home) -> tuple[str, str]:

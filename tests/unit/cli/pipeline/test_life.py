@@ -214,6 +214,38 @@ def test_restart_asks_for_the_same_in_the_background(home: Home, asked: list[Spe
     assert spec.log.startswith(str(home.logs))
 
 
+def test_restart_in_another_directory_goes_on_from_the_same_checkpoints(
+    home: Home, asked: list[Spec], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = SimpleNamespace(name="clicks", path=Path("/clicks.py"), texts={}, secrets={}, streams=())
+    monkeypatch.setattr(runs, "checked", lambda *_: there)
+    monkeypatch.setattr(runs, "require_spark", lambda _: None)
+    monkeypatch.chdir(tmp_path)
+    assert pipeline(home, "run", "clicks.py", "--checkpoint-dir", "kept", "--detach") == 0
+    home.write_spec(asked[0].to_keep())
+    monkeypatch.chdir("/")
+    assert pipeline(home, "restart", "clicks") == 0
+    assert [spec.checkpoint_dir for spec in asked] == [str(tmp_path / "kept")] * 2
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        (("--checkpoint-dir", "s3a://bucket/kept"), "s3a://bucket/kept"),
+        (("--checkpoint-dir", "kept", "--remote", "sc://host"), "kept"),  # the server's
+        ((), None),
+    ],
+)
+def test_checkpoints_that_are_elsewhere_are_named_as_they_were(
+    home: Home, asked: list[Spec], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], kept: str | None
+) -> None:
+    there = SimpleNamespace(name="clicks", path=Path("/clicks.py"), texts={}, secrets={}, streams=())
+    monkeypatch.setattr(runs, "checked", lambda *_: there)
+    monkeypatch.setattr(runs, "require_spark", lambda _: None)
+    assert pipeline(home, "run", "clicks.py", "--detach", *words) == 0
+    assert asked[0].checkpoint_dir == kept
+
+
 def test_restart_stops_what_runs(tmp_path: Path, stand_in: subprocess.Popen[str], asked: list[Spec]) -> None:
     home = Home(tmp_path, "clicks")
     home.write_spec(spec_of(home).to_keep())
