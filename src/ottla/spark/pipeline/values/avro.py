@@ -192,15 +192,19 @@ def _simple(name: str) -> DataType:
     return parse_schema(f"c {name}").fields[0].dataType
 
 
-def avro_of(columns: StructType, name: str = "Row") -> dict[str, Any]:
-    """An Avro record for columns: every field may be null, as every column may."""
+def avro_of(columns: StructType, name: str = "Row", taken: set[str] | None = None) -> dict[str, Any]:
+    """An Avro record for columns: every field may be null, as every column may. `taken`: names of other records."""
+    taken = set() if taken is None else taken
+    while name in taken:  # a_b is a column, and b one in the column a
+        name += "_"
+    taken.add(name)
     return {
         "type": "record",
         "name": name,
         "fields": [
             {
                 "name": field.name,
-                "type": ["null", _avro_type(field.dataType, f"{name}_{field.name}")],
+                "type": ["null", _avro_type(field.dataType, f"{name}_{field.name}", taken)],
                 "default": None,
             }
             for field in columns.fields
@@ -208,17 +212,17 @@ def avro_of(columns: StructType, name: str = "Row") -> dict[str, Any]:
     }
 
 
-def _avro_type(kind: DataType, name: str) -> Any:
+def _avro_type(kind: DataType, name: str, taken: set[str]) -> Any:
     from pyspark.sql import types
 
     if isinstance(kind, types.StructType):
-        return avro_of(kind, name)
+        return avro_of(kind, name, taken)
     if isinstance(kind, types.ArrayType):
-        return {"type": "array", "items": ["null", _avro_type(kind.elementType, f"{name}_item")]}
+        return {"type": "array", "items": ["null", _avro_type(kind.elementType, f"{name}_item", taken)]}
     if isinstance(kind, types.MapType):
         if not isinstance(kind.keyType, types.StringType):
             raise DeclarationError(f"Avro has maps of strings only, not {kind.simpleString()}")
-        return {"type": "map", "values": ["null", _avro_type(kind.valueType, f"{name}_value")]}
+        return {"type": "map", "values": ["null", _avro_type(kind.valueType, f"{name}_value", taken)]}
     if isinstance(kind, types.DecimalType):
         return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     word = "string" if isinstance(kind, types.CharType | types.VarcharType) else kind.simpleString()

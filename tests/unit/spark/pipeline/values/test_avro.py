@@ -240,6 +240,26 @@ def test_a_number_that_only_one_schema_calls_a_time_is_what_the_reader_calls_it(
         assert decoder(record(("x", written)), reader)(data) == {"y": expected}, (written, asked)
 
 
+def test_nested_records_have_names_of_their_own() -> None:
+    """They are made of the columns' names, and may come to the same: order's items and the column order_item."""
+    columns = parse_schema(
+        "order array<struct<n: int>>, order_item struct<x: struct<a: int>, y: string>, order_item_x struct<b: int>, "
+        "Row struct<c: int>"
+    )
+    schema = avro_of(columns)
+    row = {
+        "order": [{"n": 1}],
+        "order_item": {"x": {"a": 2}, "y": "z"},
+        "order_item_x": {"b": 3},
+        "Row": {"c": 4},
+    }
+    value = encoder(json.dumps(schema))(row)
+    assert decoder(schema)(value) == row
+    once = avro_of(parse_schema("a struct<b: struct<c: int>>"), "T")  # as it is registered already
+    assert [once["name"], (inner := once["fields"][0]["type"][1])["name"]] == ["T", "T_a"]
+    assert inner["fields"][0]["type"][1]["name"] == "T_a_b"
+
+
 def test_types_that_avro_lacks_are_refused_by_name() -> None:
     codec = avro_codec(None, HERE, writing=True)
     assert codec.refuse(parse_schema("a map<int,int>")) == ["Avro has maps of strings only, not map<int,int>"]
