@@ -218,6 +218,10 @@ def _fill(message: Any, row: dict[str, Any], path: str) -> None:
             continue
         field = message.DESCRIPTOR.fields_by_name[name]
         where = f"{path}.{name}" if path else name
+        oneof = field.containing_oneof
+        if oneof is not None and (other := message.WhichOneof(oneof.name)) is not None:
+            # Protobuf would take the other's value away, without a word.
+            raise ValueError(f"field {where!r} and {other!r} are both set: one of {oneof.name!r} may be")
         try:
             _set(message, field, value, where)
         except (TypeError, ValueError, KeyError) as error:

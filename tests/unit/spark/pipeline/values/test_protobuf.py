@@ -186,6 +186,22 @@ def test_a_row_that_does_not_fit_names_its_field(row: dict[str, Any], words: str
         encoder(order_descriptors(), NAME)(row)
 
 
+def test_a_row_has_one_member_of_a_oneof_or_none(tmp_path: Path) -> None:
+    (tmp_path / "x.proto").write_text(
+        'syntax = "proto3"; message In { string s = 1; }\n'
+        "message Row { oneof what { int64 a = 1; string b = 2; In c = 3; } optional int64 d = 4; In in = 5;\n"
+        "optional int64 e = 6; }"
+    )
+    codec = protobuf_codec("x.proto", "Row", tmp_path)
+    encode, decode = encoder(codec.descriptors, "Row"), decoder(codec.descriptors, "Row")
+    nothing = dict.fromkeys(codec.columns.names)
+    for what in ({}, {"a": 0}, {"b": ""}, {"c": {"s": ""}}):
+        row = {**nothing, **what, "d": 0, "e": 1}
+        assert decode(encode(row)) == row
+    with pytest.raises(ValueError, match="field 'b' and 'a' are both set: one of 'what' may be"):
+        encode({**nothing, "a": 0, "b": "x"})
+
+
 def test_columns_may_be_fewer_than_fields_but_no_others(desc: Path) -> None:
     from ottla.spark.pipeline.values.ddl import parse_schema
 
