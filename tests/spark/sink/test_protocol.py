@@ -10,7 +10,7 @@ from tests.support.sink_world import Sink, Stopped, final_values, is_stable, val
 from tests.support.spark_world import Broker
 
 from ottla.client.transaction.by_id import init_producer_id
-from ottla.spark.sink.cluster import RowsLost, read_decision
+from ottla.spark.sink.cluster import RowsLostError, read_decision
 from ottla.spark.sink.commit import CopyRows, Examine, SinkError, commit_once
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -237,7 +237,7 @@ def test_rows_that_retention_removed_are_missed(broker: Broker, sink: Sink) -> N
     admin = broker.admin()
     for future in admin.delete_records([TopicPartition(sink.topic, p, -1) for p in range(3)]).values():
         future.result(30)
-    with pytest.raises(RowsLost, match=r"failOnDataLoss=false"):
+    with pytest.raises(RowsLostError, match=r"failOnDataLoss=false"):
         sink.commit(0, [report])
     careless = Sink(broker.bootstrap, sink.topic, sink.query_id, failOnDataLoss="false")
     careless.commit(0, [report])

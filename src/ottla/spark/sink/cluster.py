@@ -66,7 +66,7 @@ _HEAD: Final = struct.Struct(">qii")  # base offset, batch length, leader epoch
 _LOG_APPEND_TIME: Final = 0x08  # set by the broker; a producer must not send it
 
 
-class RowsLost(Exception):
+class RowsLostError(Exception):
     """Rows of a decided batch are not in the log any more, and it is not known that they were visible."""
 
 
@@ -84,7 +84,7 @@ def examine(
 ) -> frozenset[Entry]:
     """Which of these transactions, all of them ended, were aborted; waits for the last stable offset to pass them.
 
-    Where rows are gone: RowsLost, or with `fail` off a line in the log, and what is left is taken for all there was.
+    Where rows are gone: RowsLostError, or with `fail` off a line in the log, what is left is taken for all there was.
     """
     by_producer = {(entry.producer_id, entry.producer_epoch): entry for entry in entries}
     found = {entry: _Found() for entry in by_producer.values()}
@@ -132,7 +132,9 @@ def _report(entry: Entry, seen: _Found, fail: bool) -> None:
         "compaction, or with its topic"
     )
     if fail:
-        raise RowsLost(f"{words}. With the option failOnDataLoss=false the query goes on with what there is.")
+        raise RowsLostError(
+            f"{words}. With the option failOnDataLoss=false the query goes on with what there is."
+        )
     log.warning("%s; failOnDataLoss is false, the query goes on", words)
 
 
@@ -250,7 +252,7 @@ class SinkCluster:
             answer = error = None
             try:
                 answer = self.perform(step)
-            except (KafkaError, Fenced, DecisionError, RowsLost) as raised:
+            except (KafkaError, Fenced, DecisionError, RowsLostError) as raised:
                 error = raised
 
     def perform(self, step: Step) -> Any:

@@ -31,6 +31,7 @@ RAISED = "[USER_RAISED_EXCEPTION] "
 LASTING = (
     RAISED,
     "DataLossError",
+    "RowsLostError",  # the same of rows that a micro-batch had written
     "OptionError",
     "RowError",
     "AnalysisException",

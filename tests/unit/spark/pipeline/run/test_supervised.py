@@ -166,6 +166,10 @@ def test_a_finished_batch_begins_the_time_anew() -> None:
             "copy: ottla.spark.source.cluster.DataLossError: t-0",
         ),
         (
+            "boom\n  File x\nottla.spark.sink.cluster.RowsLostError: task 0, attempt 0 wrote 3 rows\n",
+            "copy: ottla.spark.sink.cluster.RowsLostError: task 0, attempt 0 wrote 3 rows",
+        ),
+        (
             "[STREAM_FAILED] Query terminated with exception: [STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided key "
             "schema does not match existing state key schema.",
             "copy: [STREAM_FAILED]",
