@@ -395,6 +395,10 @@ def refused_secrets(place: Any) -> Iterator[str]:
                 yield f"options: {key!r} is shown in Spark's plans, so it takes no secret; settings that are secret do"
         if any(isinstance(value, Secret) for value in place.config.values()):
             yield "config: a topic's configuration is shown to everybody, so it takes no secret"
+        for key, value in place.registry_options.items():
+            if isinstance(value, Secret):
+                # Its text would be sent for the password: nobody puts the value in its place there.
+                yield f"registry_options: {key!r} takes no secret(): read the text from a variable or a file"
     elif isinstance(place, Parquet) and any(isinstance(value, Secret) for value in place.options.values()):
         yield "options: Spark shows them in its plans, so they take no secret"
 

@@ -404,12 +404,22 @@ def test_a_secret_is_its_name_to_everybody_else() -> None:
             "orders.py:3: copy(out): config: a topic's configuration is shown to everybody",
         ),
         (
+            stream(
+                "n=param(int, 1)",
+                inputs='rows=topic("orders", schema="n int", format="json", registry="http://h:8081", '
+                'registry_options={"bearer.auth.token": secret("A")})',
+            ),
+            "orders.py:3: copy(rows): registry_options: 'bearer.auth.token' takes no secret()",
+        ),
+        (
             stream("n=param(int, 1)", out='parquet("out", options={"x": secret("A")})'),
             "orders.py:3: copy(out): options: Spark shows them in its plans, so they take no secret",
         ),
     ],
 )
-def test_a_secret_where_spark_would_show_it_is_refused(tmp_path: Path, text: str, expected: str) -> None:
+def test_a_secret_where_it_would_be_shown_or_sent_as_its_name_is_refused(
+    tmp_path: Path, text: str, expected: str
+) -> None:
     found = refused(tmp_path, text)
     assert any(problem.startswith(expected) for problem in found), found
 
