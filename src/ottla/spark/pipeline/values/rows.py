@@ -72,12 +72,30 @@ def as_rows(values: pa.Array) -> list[Any]:
 
     Spark has values that Python has not (a year 20000, text that is not UTF-8): in place of such a row is the error.
     """
+    kind = _in_utc(values.type)
+    values = values if kind == values.type else values.cast(kind)
     try:
         rows: list[Any] = values.to_pylist()
     except (ValueError, OverflowError):
         rows = [_as_row(value) for value in values]
     fix = _fix_of(values.type)
     return rows if fix is None else [row if isinstance(row, Exception) else fix(row) for row in rows]
+
+
+def _in_utc(kind: Any) -> Any:
+    """A type with its instants in UTC: the session's zone may have a name that Java alone knows, as GMT+8."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
+    if pa.types.is_map(kind):
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(key.with_type(_in_utc(key.type)), item.with_type(_in_utc(item.type)))
+    return kind
 
 
 def _as_row(value: Any) -> Any:

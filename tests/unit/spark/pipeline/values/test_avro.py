@@ -166,6 +166,22 @@ def test_a_row_that_python_has_no_value_for_is_an_error_beside_the_others() -> N
     assert "can't decode byte 0xff" in got[3]["error"]
 
 
+@pytest.mark.parametrize("zone", ["GMT+8", "UTC+08:00", "+08:00", "Asia/Shanghai", "UTC"])
+def test_instants_are_the_same_whatever_zone_the_session_has(zone: str) -> None:
+    """Java knows names of zones that Python does not."""
+    at = pa.timestamp("us", zone)
+    kind = pa.struct(
+        [("at", at), ("l", pa.list_(at)), ("m", pa.map_(pa.string(), at)), ("s", pa.struct([("at", at)]))]
+    )
+    moment = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    plain = {"at": moment, "l": [moment, None], "m": [("k", moment)], "s": {"at": moment}}
+    (row,) = as_rows(pa.array([plain], kind))
+    assert row == {**plain, "m": {"k": moment}}
+    columns = "at timestamp, l array<timestamp>, m map<string, timestamp>, s struct<at: timestamp>"
+    schema = avro_of(parse_schema(columns))
+    assert decoder(schema)(encoder(json.dumps(schema))(row)) == row
+
+
 def test_a_field_that_the_writer_lacks_holds_its_default_as_if_it_had_been_written() -> None:
     millis = {"type": "long", "logicalType": "timestamp-millis"}
     cents = {"type": "fixed", "name": "Sum", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 2}
