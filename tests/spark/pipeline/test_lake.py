@@ -93,6 +93,25 @@ def test_files_are_partitioned_and_sorted_and_everybody_reads_them(
 
 
 @KINDS
+@pytest.mark.parametrize("key", [None, "id"])
+def test_what_a_table_is_laid_out_by_and_rows_lack_is_null(
+    spark: Any, tmp_path: Path, kind: str, key: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge, "SMALL_TABLE_BYTES", -1)
+    by = ["name"] if kind == "delta" else ["name", "bucket(2, v)"]
+    Lake(kind, tmp_path / "lake", partition_by=by, sort_by="v desc", query="before")(
+        spark.createDataFrame([(1, 1, "a")], "id int, v int, name string"), 0
+    )
+    Lake(kind, tmp_path / "lake", key=key)(spark.createDataFrame([(2,), (3,)], "id int"), 0)
+    table = Lake(kind, tmp_path / "lake", key=key)
+    assert table.rows() == [
+        {"id": 1, "v": 1, "name": "a"},
+        {"id": 2, "v": None, "name": None},
+        {"id": 3, "v": None, "name": None},
+    ]
+
+
+@KINDS
 def test_merges_in_the_executors_are_what_a_dictionary_would_hold(
     spark: Any, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -357,6 +357,9 @@ def spread(
     from pyspark.sql.types import StringType, StructType
 
     by = list(job.store.sources())
+    rows = _with_columns(rows, job.store, by)
+    # What they lack, or have only within a struct, orders nothing.
+    sort_by = [(name, down) for name, down in sort_by if name in rows.columns]
     if by and transforms:
         columns = StructType([*rows.schema.fields]).add(PARTITION_COLUMN, StringType())
         rows = rows.mapInArrow(key_task(job.store, job.secrets), columns)
@@ -371,6 +374,18 @@ def spread(
         else:
             rows = rows.repartition(number, *together)
     return rows.sortWithinPartitions(*together, *order) if together or order else rows
+
+
+def _with_columns(rows: DataFrame, store: Store, names: Sequence[str]) -> DataFrame:
+    """What a table is partitioned by and rows lack is null in them, as is what they lack otherwise."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    for name in names:
+        if name not in rows.columns:
+            kind = from_arrow_type(store.schema().field(name).type, prefer_timestamp_ntz=True)
+            rows = rows.withColumn(name, F.lit(None).cast(kind))
+    return rows
 
 
 def write_files(rows: DataFrame, job: Job) -> list[Written]:
