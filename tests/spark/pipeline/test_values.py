@@ -146,6 +146,35 @@ def test_a_key_that_is_not_of_its_columns_type_is_a_record_that_does_not_parse(
         failing(spark, broker)
 
 
+def test_a_topic_that_is_read_by_two_schemas_loses_no_record(
+    spark: Any, broker: Broker, tmp_path: Path
+) -> None:
+    source, target, bad = broker.topic(), broker.topic(), broker.topic()
+    run = pipeline_of(
+        tmp_path,
+        f"""
+        @pipeline.stream(out=topic({target!r}), dead_letter={bad!r})
+        def copy(
+            xs=topic({source!r}, schema="x int NOT NULL"),
+            ys=topic({source!r}, schema="y int NOT NULL"),
+            again=topic({source!r}, schema="x int NOT NULL", meta=True),
+        ):
+            return xs.select("x").unionByName(ys.select("y"), allowMissingColumns=True)
+        """,
+    )
+    broker.produce(source, ['{"x": 1, "y": 2}', '{"x": 3}', '{"y": 4}', "{}"])
+    assert figures_of(run(spark, broker)) == {"p.copy": (4, 0), "p.copy.dead_letter": (0, 3)}
+    letters = {
+        record.value(): dict(record.headers())["ottla.error.reason"].decode()
+        for record in consume(broker, bad)
+    }
+    assert letters == {
+        b'{"x": 3}': "the value field 'y' is missing or null",
+        b'{"y": 4}': "the value field 'x' is missing or null",
+        b"{}": "the value field 'x' is missing or null",
+    }
+
+
 def test_without_dead_letters_a_bad_value_stops_the_query_by_name_or_is_skipped(
     spark: Any, broker: Broker, tmp_path: Path
 ) -> None:

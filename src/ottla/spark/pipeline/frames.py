@@ -412,20 +412,21 @@ def _declared(values: Codec) -> list[Any]:
 def letters(context: Context, stream: Stream) -> DataFrame | None:
     """All records of a stream's inputs that do not parse or are not as expected; None where that cannot be."""
     found: list[DataFrame] = []
-    parsed: set[str] = set()
+    parsed: list[Topic] = []
     judged: list[Topic] = []
     for _, _, source in context.pipeline.inputs(stream):
         if not isinstance(source, Topic) or source.table:
             continue
         values = context.codec_of(source)
-        unparsed = values is not None and source.name not in parsed
+        unparsed = values is not None and not any(_is_read_alike(one, source) for one in parsed)
         # One topic may be several inputs, of which each may expect something else.
         aside = expectations.numbers(source.expect, expectations.DEAD_LETTER) if source not in judged else []
         if unparsed or aside:
-            found.append(_of_topic(context, stream, source, values, aside, unparsed=unparsed))
+            before = [one for one in parsed if one.name == source.name] if unparsed else []
+            found.append(_of_topic(context, stream, source, values, aside, before, unparsed=unparsed))
         judged.append(source)
         if unparsed:
-            parsed.add(source.name)
+            parsed.append(source)
     if not found:
         return None
     first, *others = found
@@ -436,21 +437,38 @@ def letters(context: Context, stream: Stream) -> DataFrame | None:
     return first.observe(context.metrics_name(METRICS_OUT), F.count(F.lit(1)).alias(DEAD_LETTERED))
 
 
+def _is_read_alike(one: Topic, other: Topic) -> bool:
+    """Whether what parses as one input does as another: a topic may be several, with schemas of their own."""
+
+    def reading(topic: Topic) -> tuple[Any, ...]:
+        named = (topic.name, topic.key, topic.read_format)
+        return (*named, topic.schema, topic.message, topic.registry, topic.subject)
+
+    return reading(one) == reading(other)
+
+
 def _of_topic(
     context: Context,
     stream: Stream,
     topic: Topic,
     values: Codec | None,
     numbers: list[int],
+    before: Sequence[Topic],
     *,
     unparsed: bool,
 ) -> DataFrame:
     """A topic's records that do not parse, and those whose rows do not meet one of these expectations: one read for
-    both, so that an expectation more or less does not change what the query's checkpoint is about."""
+    both, so that an expectation more or less does not change what the query's checkpoint is about. What does not parse
+    as one of the inputs `before` is left to that: each record is a dead letter once."""
     from pyspark.sql import functions as F
 
     used = {*LETTER_COLUMNS, *(_used(topic, values) if numbers else ())}
     rows = records(context, topic, used, stream=True).where(F.col("value").isNotNull())
+    for other in before:
+        known = context.codec_of(other)
+        assert known is not None
+        rows = parse(rows, known, context.verdicts(other), keep_tombstones=False)
+        rows = rows.where(failure(known, other).isNull()).drop(PARSED)
     whole = F.struct(*LETTER_COLUMNS).alias(WHOLE)
     error = exact = F.lit(None).cast("string")
     columns: list[Any] = ["*"]
