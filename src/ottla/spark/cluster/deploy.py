@@ -168,7 +168,7 @@ def job(deployment: Deployment) -> dict[str, Any]:
         "name": "pipeline",
         "image": _image(deployment),
         "command": ["python3", "-m", PROGRAM],
-        "args": [f"{_FILES}/{deployment.file}", "--master", "local[*]", *_arguments(deployment)],
+        "args": [_literal(f"{_FILES}/{deployment.file}"), "--master", "local[*]", *_arguments(deployment)],
         "env": [*_environment(deployment), {"name": "PYTHONPATH", "value": str(_FILES)}],
         "volumeMounts": _mounts(deployment, client=True),
         "resources": {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "4Gi"}},
@@ -274,12 +274,17 @@ def _arguments(deployment: Deployment) -> list[str]:
         words += ["--checkpoint-dir", deployment.checkpoint_dir]
     if deployment.client_secret:
         words += ["--command-config", f"{_CLIENT}/{CLIENT_FILE}"]
-    return words
+    return [_literal(word) for word in words]
+
+
+def _literal(text: str) -> str:
+    """Kubernetes puts variables in the place of `$(NAME)`, in arguments and in variables, and `$` in that of `$$`."""
+    return text.replace("$", "$$")
 
 
 def _environment(deployment: Deployment) -> list[dict[str, Any]]:
     plain = {_OWN_VARIABLE: deployment.bootstrap, **deployment.variables}
-    return [{"name": name, "value": value} for name, value in plain.items()] + [
+    return [{"name": name, "value": _literal(value)} for name, value in plain.items()] + [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
         for name, (secret, key) in deployment.secrets.items()
     ]

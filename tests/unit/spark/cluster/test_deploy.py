@@ -245,6 +245,21 @@ def test_a_secret_by_mistake_is_refused_and_not_repeated() -> None:
         deploy.variables([("A B", "x")])
 
 
+def test_kubernetes_reads_the_words_as_they_are_meant() -> None:
+    """It reduces two dollars to one, and looks for a variable between `$(` and `)`."""
+    given = replace(DEPLOYMENT, file="a$.py", checkpoint_dir="s3a://b/$(HOME)", variables={"P": "^a$$|$(x)"})
+    documents = [job(given)["items"][1], spark_application(given)["items"][1]]
+    (pod,) = documents[0]["spec"]["template"]["spec"]["containers"]
+    assert pod["args"][0].endswith("/a$$.py")
+    driver = documents[1]["spec"]["driver"]
+    for arguments, variables in (
+        (pod["args"], pod["env"]),
+        (documents[1]["spec"]["arguments"], driver["env"]),
+    ):
+        assert "s3a://b/$$(HOME)" in arguments
+        assert {"name": "P", "value": "^a$$$$|$$(x)"} in variables
+
+
 def test_names_of_kubernetes() -> None:
     assert object_name("Clicks_per.minute") == "clicks-per-minute"
     assert len(object_name("x" * 200)) == deploy.MAX_NAME_CHARS
