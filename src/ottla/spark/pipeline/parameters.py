@@ -79,6 +79,9 @@ class Param:
         is_number = self.kind is float and type(self.default) is int
         if type(self.default) is not self.kind and not is_number:
             raise ParameterError(f"the default {_shown(self.default)} is no {self.kind_name}")
+        if self.kind is datetime and self.default.tzinfo is None:
+            # As one that is given: Spark would take it for local time.
+            return self.default.replace(tzinfo=UTC)
         return float(self.default) if is_number else self.default
 
     def of(self, text: str) -> Any:

@@ -438,6 +438,13 @@ def test_processes_started_by_a_run_do_not_inherit_secrets() -> None:
     assert without_secret_variables(environ) == {"PATH": os.defpath}
 
 
+def test_a_default_without_a_zone_is_the_same_time_as_one_that_is_given() -> None:
+    noon = datetime(2026, 1, 1, 12)
+    assert param(datetime, noon, name="at") == param(datetime, "2026-01-01T12:00", name="at")
+    zoned = datetime.fromisoformat("2026-01-01T12:00+02:00")
+    assert param(datetime, zoned, name="at").utcoffset() == timedelta(hours=2)
+
+
 def test_a_parameter_is_imported_like_any_other_value() -> None:
     assert param(int, 5, name="limit") == 5
     with pytest.raises(ParameterError, match="'limit' has no default"):
