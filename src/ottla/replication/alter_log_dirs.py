@@ -79,9 +79,13 @@ class ReplicaAlterLogDirs:
         topic_partition = partition.topic_partition
         if partition.log.failed:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"Partition {topic_partition} is offline")
-        copy = self._logs.get_future(topic_partition)
-        if copy is not None and self._logs.dir_of(copy) is not target:
+        while (copy := self._logs.get_future(topic_partition)) and self._logs.dir_of(copy) is not target:
             await self.cancel(topic_partition)
+            if self._logs.get(topic_partition) is not partition.log:
+                # Deleted, and perhaps made anew: a copy would be of one topic and take the place of another's log.
+                raise KafkaError(
+                    ErrorCode.REPLICA_NOT_AVAILABLE, f"{topic_partition} is not hosted here any more"
+                )
         if self._logs.dir_of(partition.log) is not target:
             self._logs.create_future(topic_partition, target)
             self.resume(partition)

@@ -5,7 +5,7 @@ import asyncio
 import errno
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from math import inf
@@ -29,12 +29,14 @@ from tests.unit.storage.manager_support import (
 )
 
 from ottla.model import tasks
-from ottla.model.errors import KafkaError
+from ottla.model.errors import ErrorCode, KafkaError
+from ottla.model.ids import Uuid
 from ottla.replication import alter_log_dirs
 from ottla.replication.alter_log_dirs import ReplicaAlterLogDirs
 from ottla.replication.partition import Partition
 from ottla.replication.quotas import ReplicationQuotaManager
 from ottla.storage.config import LogConfig
+from ottla.storage.dirs.log_dir import LogDir
 from ottla.storage.errors import OutOfFilesError
 from ottla.storage.log.log import Log
 from ottla.storage.log_manager import LogManager
@@ -360,6 +362,75 @@ def test_a_topic_deleted_while_its_move_ends_leaves_nothing(
 
     run(test)
     assert not list(tmp_path.glob("*/orders*"))
+
+
+def test_a_topic_made_anew_while_its_move_is_redirected_gets_nothing_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Away from a disk that hangs. What was copied then would be records of a topic that is gone, and would take the
+    place of the log of the one there is."""
+
+    async def test() -> None:
+        third = formatted(tmp_path / "3")
+        manager = new_manager(*(formatted(path) for path in dirs_of(tmp_path)), third)
+        await manager.load(lambda topic: CONFIG)
+        with ThreadPoolExecutor(2) as executor:
+            w = World(manager, executor)
+            await w.write_segments()
+            w.use_up(left_ms=10)  # so that the first move does not end by itself
+            await w.mover.move(w.partition, manager.dirs[1])
+            await w.waits_for_room()
+            checkpoint_dirs = manager.background.checkpoint_dirs
+            entered, go_on = asyncio.Event(), asyncio.Event()
+
+            async def held(log_dirs: Iterable[LogDir]) -> bool:
+                if manager.dirs[1] in (asked := list(log_dirs)):
+                    entered.set()
+                    await go_on.wait()
+                return await checkpoint_dirs(asked)
+
+            monkeypatch.setattr(manager.background, "checkpoint_dirs", held)
+            moving = asyncio.ensure_future(w.mover.move(w.partition, manager.dirs[2]))
+            await entered.wait()
+            w.mover.removed(TP)
+            await manager.delete(TP)
+            another = Uuid(bytes(range(1, 17)))
+            anew = manager.get_or_create(TP, another, CONFIG, directory_id=manager.dirs[0].id)
+            w.quota.update_quota(inf)
+            go_on.set()
+            with pytest.raises(KafkaError) as refused:
+                await moving
+            assert refused.value.code is ErrorCode.REPLICA_NOT_AVAILABLE
+            assert manager.get(TP) is anew
+            assert manager.get_future(TP) is None
+            assert not w.mover._moves
+            await manager.shutdown()
+
+    run(test)
+
+
+def test_of_two_who_move_a_replica_at_once_the_last_one_decides(tmp_path: Path) -> None:
+    async def test() -> None:
+        third, fourth = formatted(tmp_path / "3"), formatted(tmp_path / "4")
+        manager = new_manager(*(formatted(path) for path in dirs_of(tmp_path)), third, fourth)
+        await manager.load(lambda topic: CONFIG)
+        with ThreadPoolExecutor(2) as executor:
+            w = World(manager, executor)
+            await w.write_segments()
+            w.use_up(left_ms=10)
+            await w.mover.move(w.partition, manager.dirs[1])
+            await w.waits_for_room()
+            await asyncio.gather(
+                w.mover.move(w.partition, manager.dirs[2]), w.mover.move(w.partition, manager.dirs[3])
+            )
+            assert manager.get_future(TP) is not None
+            w.quota.update_quota(inf)
+            await eventually(lambda: bool(w.moved))
+            assert manager.dir_of(w.partition.log) in manager.dirs[2:]
+            assert values(w.partition.log) == w.acknowledged
+            await manager.shutdown()
+
+    run(test)
 
 
 def test_a_log_that_starts_within_a_batch_is_moved(tmp_path: Path) -> None:
