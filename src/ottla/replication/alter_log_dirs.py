@@ -136,6 +136,7 @@ class ReplicaAlterLogDirs:
         With a log that grows as fast as it is flushed the last of it is flushed after the swap.
         """
         topic_partition = partition.topic_partition
+        await self._begin_anew_if_they_part(partition)
         flushes = 0
         while (copy := self._logs.get_future(topic_partition)) is not None and not partition.log.failed:
             source = partition.log
@@ -152,6 +153,34 @@ class ReplicaAlterLogDirs:
             else:
                 await self._promote(partition, copy)
                 return
+
+    async def _begin_anew_if_they_part(self, partition: Partition) -> None:
+        """A copy that was away with its directory when its log was cut has what that has given up.
+
+        With the same last batch both are the same up to there. Compaction may have changed it: that costs another copy.
+        """
+        topic_partition, source = partition.topic_partition, partition.log
+        copy = self._logs.get_future(topic_partition)
+        if copy is None or source.failed or await self._is_beginning_of(copy, source):
+            return
+        log.warning("%s: %s has what %s has not; copying anew", topic_partition, copy.dir, source.dir)
+        target = self._logs.dir_of(copy)
+        await self._logs.cancel_future(topic_partition)
+        if self._logs.get_future(topic_partition) is None:
+            self._logs.create_future(topic_partition, target)
+
+    async def _is_beginning_of(self, copy: Log, source: Log) -> bool:
+        last_offset = copy.log_end_offset - 1
+        if last_offset < copy.log_start_offset or last_offset < source.log_start_offset:
+            return True  # there is nothing in it that stays
+        if source.log_end_offset == source.log_start_offset:
+            return True  # its disk may be a new one: then all there is of the partition here is in the copy
+        if last_offset >= source.log_end_offset:
+            return False
+        found = [each.read(last_offset, 1, each.log_end_offset) for each in (copy, source)]
+        run = asyncio.get_running_loop().run_in_executor
+        ours, theirs = [await run(self._executor, each.read) for each in found]
+        return ours == theirs
 
     async def _wait_for_room(self) -> None:
         """Whoever returns from this goes on at once, and what it copies counts before the next one in line looks."""

@@ -513,6 +513,78 @@ def test_a_copy_is_cut_with_its_log(tmp_path: Path) -> None:
     run(test)
 
 
+def test_a_copy_that_was_away_while_its_log_was_cut_brings_nothing_back(tmp_path: Path) -> None:
+    """Its directory has failed, and is there again after a restart; meanwhile the leader had other records."""
+
+    async def cut() -> None:
+        async with world(tmp_path) as w:
+            await w.write_segments()
+            copy = w.manager.create_future(TP, w.manager.dirs[1])
+            while copy.log_end_offset < w.source.log_end_offset:
+                await w.mover._copy_piece(w.source, copy)
+            copy.flush(now_ms=NOW_MS)
+            w.manager.fail_dir(w.manager.dirs[1], OSError(errno.EIO, "Input/output error"))
+            w.source.truncate_to(10, NOW_MS)
+            w.manager.truncated(w.source)
+            for number in range(BEFORE):
+                append(w.source, (b"k", b"other %d" % number))
+
+    async def go_on() -> None:
+        async with world(tmp_path) as w:
+            assert w.copied == BEFORE
+            expected = values(w.source)
+            w.mover.resume(w.partition)
+            await eventually(lambda: bool(w.moved))
+            assert w.manager.dir_of(w.partition.log) is w.manager.dirs[1]
+            assert values(w.partition.log) == expected
+
+    run(cut)
+    run(go_on)
+
+
+def test_a_copy_of_before_a_restart_is_gone_on_with(tmp_path: Path) -> None:
+    async def begin() -> None:
+        async with world(tmp_path) as w:
+            await w.write_segments()
+            copy = w.manager.create_future(TP, w.manager.dirs[1])
+            await w.mover._copy_piece(w.source, copy)
+            assert 0 < copy.log_end_offset < BEFORE
+
+    async def go_on() -> None:
+        async with world(tmp_path) as w:
+            copy = w.manager.get_future(TP)
+            w.mover.resume(w.partition)
+            await eventually(lambda: bool(w.moved))
+            assert w.partition.log is copy
+            assert len(values(w.partition.log)) == BEFORE
+
+    run(begin)
+    run(go_on)
+
+
+def test_a_copy_outlives_the_disk_of_its_log(tmp_path: Path) -> None:
+    """A new disk is in the place of the one that it was to be moved from."""
+
+    async def begin() -> list[bytes]:
+        async with world(tmp_path) as w:
+            await w.write_segments()
+            copy = w.manager.create_future(TP, w.manager.dirs[1])
+            while copy.log_end_offset < w.source.log_end_offset:
+                await w.mover._copy_piece(w.source, copy)
+            return w.acknowledged
+
+    async def go_on() -> list[bytes | None]:
+        async with world(tmp_path) as w:
+            assert not values(w.source)
+            w.mover.resume(w.partition)
+            await eventually(lambda: bool(w.moved))
+            return values(w.partition.log)
+
+    written = run(begin)
+    shutil.rmtree(tmp_path / "1" / "orders-0")
+    assert run(go_on) == written
+
+
 def test_a_copy_that_cannot_be_cut_with_its_log_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
