@@ -277,11 +277,15 @@ class FetchSession:
         for item in cached:
             wanted = item.wanted
             partition = hosted(wanted.topic, wanted.index)
-            if (partition is not item.partition or not item.is_watching) and self.is_open:
+            if (partition is not item.partition or not item.is_watching) and self._remembers(item):
                 item.watch(partition)
             item.moved = False
             found.append(wanted)
         return found
+
+    def _remembers(self, item: CachedPartition) -> bool:
+        """A fetch that goes through very many in slices may come to one that a later fetch has forgotten meanwhile."""
+        return self.is_open and self.partitions.get((item.wanted.topic, item.wanted.index)) is item
 
     def wait(self, waiting: Waiting) -> None:
         """A fetch has looked, and waits for what moves from now on."""

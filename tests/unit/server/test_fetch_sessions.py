@@ -1,9 +1,13 @@
 """Fetch sessions: what a broker remembers of a consumer, and what it tells it again."""
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import next_session_epoch
+from ottla.replication.partition import Partition
 from ottla.server.fetch_sessions import CONSUMER, FetchContext, FetchSessionCache, Watermarks
 from ottla.wire.fast.fetch import Wanted
 
@@ -54,6 +58,22 @@ def test_a_session_remembers_adds_and_forgets() -> None:
     session_id = context(cache, 0, 0, wanted(0), wanted(1)).session_id
     changed = cache.new_context(session_id, 1, [wanted(2), wanted(0, 9)], [("topic", [1])], False, NOW)
     assert read_by(changed) == [(0, 9), (2, 0)]
+
+
+def test_what_is_forgotten_while_a_fetch_looks_is_not_news_again() -> None:
+    """A fetch of very many looks in slices. Told of what it has forgotten a client refuses the whole answer."""
+    replica = cast("Partition", SimpleNamespace(watchers=set(), end_watchers=set()))
+    cache = FetchSessionCache()
+    session = context(cache, 0, 0, wanted(0), wanted(1)).session
+    assert session is not None
+    to_look_at = session.in_order(only_news=False)
+    later = cache.new_context(session.id, 1, [], [("topic", [1])], False, NOW)
+    session.look_at(to_look_at, lambda topic, index: replica)
+    for watcher in tuple(replica.watchers):
+        watcher.progressed(replica)
+    assert read_by(later) == [(0, 0)]
+    cache.close(session.id)
+    assert not replica.watchers
 
 
 def test_a_session_without_partitions_ends() -> None:
