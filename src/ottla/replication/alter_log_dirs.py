@@ -57,6 +57,9 @@ class ReplicaAlterLogDirs:
         self._on_moved = on_moved
         self._on_taken_back = on_taken_back
         self._moves: dict[TopicPartition, asyncio.Task[None]] = {}
+        # Those whose copy has taken the place of its log. That ends well or not, and somebody has to hear of it: what
+        # is given up then is another copy.
+        self._promoting: set[TopicPartition] = set()
         self._quota = quota or ReplicationQuotaManager()
         self._quota_changed = asyncio.Event()
         self._quota.watchers.add(self._quota_changed.set)
@@ -108,8 +111,7 @@ class ReplicaAlterLogDirs:
 
     async def cancel(self, topic_partition: TopicPartition) -> None:
         """Give a move up and delete what was copied."""
-        task = self._moves.pop(topic_partition, None)
-        if task is not None:
+        if topic_partition not in self._promoting and (task := self._moves.pop(topic_partition, None)):
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         await self._logs.cancel_future(topic_partition)
@@ -214,6 +216,7 @@ class ReplicaAlterLogDirs:
         """Nothing has been awaited since the copy was found complete, so nothing was appended in between."""
         copy.update_high_watermark(partition.log.high_watermark)  # what clients have seen stays visible
         partition.use_log(copy)
+        self._promoting.add(partition.topic_partition)
         try:
             await self._logs.promote_future(partition.topic_partition)
         except (KafkaError, OSError):
@@ -221,6 +224,8 @@ class ReplicaAlterLogDirs:
             if not partition.log.failed:
                 await self._on_taken_back(partition)
             raise
+        finally:
+            self._promoting.discard(partition.topic_partition)
         partition.config_changed()
         log.info("moved %s to %s", partition.topic_partition, copy.dir)
         self._on_moved(partition)

@@ -207,6 +207,45 @@ def test_a_partition_that_is_moved_back_while_its_move_ends_goes_back(
     assert run(test) == served_after_restart(tmp_path)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_copy_that_is_given_up_while_the_move_before_ends_does_not_end_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """Moved, back, and there after all: the controller hears where it is, or it goes on where it was."""
+
+    async def test() -> None:
+        async with world(tmp_path) as w:
+            await w.write_segments()
+            flush = w.manager._bring_to_disk
+            entered, go_on = asyncio.Event(), asyncio.Event()
+
+            async def held(log: Log) -> None:
+                if log.dir == tmp_path / "2" / "orders-0":
+                    entered.set()
+                    await go_on.wait()
+                    if fails:
+                        raise log._fail("flush", OSError(errno.EIO, "Input/output error"))
+                await flush(log)
+
+            monkeypatch.setattr(w.manager, "_bring_to_disk", held)
+            monkeypatch.setattr(tasks, "FIRST_PAUSE_S", 0)
+            first, second = w.manager.dirs
+            await w.mover.move(w.partition, second)
+            await entered.wait()
+            await w.mover.move(w.partition, first)
+            await w.mover.move(w.partition, second)
+            assert w.manager.get_future(TP) is None
+            go_on.set()
+            await eventually(lambda: not w.mover._moves and not w.manager._finishing)
+            assert w.moved == ([] if fails else [w.partition])
+            assert w.partition.log is w.manager.get(TP)
+            assert w.manager.dir_of(w.partition.log) is (first if fails else second)
+            w.write()
+            assert values(w.partition.log) == w.acknowledged
+
+    run(test)
+
+
 @pytest.mark.parametrize("writing", [False, True])
 def test_every_step_of_a_move_may_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writing: bool
