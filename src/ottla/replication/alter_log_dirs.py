@@ -194,7 +194,12 @@ class ReplicaAlterLogDirs:
                         await self._quota_changed.wait()
 
     async def _copy_piece(self, source: Log, copy: Log) -> None:
-        found = source.read(copy.log_end_offset, PIECE_BYTES, source.log_end_offset)
+        end = source.log_end_offset
+        found = source.read(copy.log_end_offset, PIECE_BYTES, end)
+        if not found.length:
+            # What comes before the end was compacted away, and what came after it cut off: there is nothing to copy.
+            copy.go_on_at(end, self._clock.now_ms())
+            return
         self._quota.record(found.length, self._clock.monotonic_ms())
         truncations = source.truncations
         loop = asyncio.get_running_loop()

@@ -31,6 +31,7 @@ from tests.unit.storage.manager_support import (
 from ottla.model import tasks
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import Uuid
+from ottla.records.record import build_batch
 from ottla.replication import alter_log_dirs
 from ottla.replication.alter_log_dirs import ReplicaAlterLogDirs
 from ottla.replication.partition import Partition
@@ -486,6 +487,26 @@ def test_a_log_that_starts_within_a_batch_is_moved(tmp_path: Path) -> None:
             assert w.manager.dir_of(moved) is w.manager.dirs[1]
             assert (moved.log_start_offset, moved.log_end_offset) == (4, 11)
             assert [r.offset for r in records(moved)] == list(range(11))
+
+    run(test)
+
+
+def test_a_log_that_ends_after_a_gap_is_moved(tmp_path: Path) -> None:
+    """A follower's of a compacted topic, cut before a batch that was not the next."""
+
+    async def test() -> None:
+        async with world(tmp_path) as w:
+            w.write()
+            later = build_batch([(NOW_MS, b"k", b"cut off", ())], base_offset=20)
+            w.source.append_as_follower(later, NOW_MS)
+            w.source.truncate_to(20, NOW_MS)
+            w.source.update_high_watermark(20)
+            await w.mover.move(w.partition, w.manager.dirs[1])
+            await eventually(lambda: len(w.moved) == 1)
+            moved = w.partition.log
+            assert (moved.log_end_offset, moved.high_watermark, moved.unflushed_messages) == (20, 20, 0)
+            assert append(moved, (b"k", b"next")) == 20
+            assert [r.value for r in records(moved)] == [*w.acknowledged, b"next"]
 
     run(test)
 

@@ -848,6 +848,16 @@ class Log:
         except OSError as error:
             raise self._fail("roll", error) from error
 
+    def go_on_at(self, offset: int, now_ms: int) -> None:
+        """Nothing comes before an offset beyond the end: the next record gets that."""
+        self._require_online()
+        assert offset > self.log_end_offset
+        try:
+            self._roll(offset, now_ms)
+        except OSError as error:
+            raise self._fail("roll", error) from error
+        self.log_end_offset = offset
+
     def _roll(self, expected_offset: int, now_ms: int) -> LogSegment:
         base_offset = max(expected_offset, self.log_end_offset)
         active = self._active
