@@ -65,6 +65,7 @@ class ReplicaAlterLogDirs:
         self._quota.watchers.add(self._quota_changed.set)
         # Whoever waits for room, one at a time: it is for one of them.
         self._line = asyncio.Lock()
+        self._stopped = False
 
     def target(self, topic_partition: TopicPartition, path: str) -> LogDir:
         """The directory at `path`, if a copy of the partition can be made there."""
@@ -96,7 +97,7 @@ class ReplicaAlterLogDirs:
     def resume(self, partition: Partition) -> None:
         """Fill the copy of this partition, if it has one and nobody does so yet."""
         topic_partition = partition.topic_partition
-        if topic_partition in self._moves or self._logs.get_future(topic_partition) is None:
+        if self._stopped or topic_partition in self._moves or self._logs.get_future(topic_partition) is None:
             return
         task = spawn_restarting(
             lambda: self._fill(partition),
@@ -126,7 +127,11 @@ class ReplicaAlterLogDirs:
             task.cancel()
 
     async def stop(self) -> None:
-        """Leave the copies as they are: the next start goes on with them."""
+        """Leave the copies as they are: the next start goes on with them.
+
+        A move that has just ended is no reason to begin another: the directories are about to be closed.
+        """
+        self._stopped = True
         tasks = list(self._moves.values())
         for task in tasks:
             task.cancel()

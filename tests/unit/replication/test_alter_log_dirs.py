@@ -247,6 +247,37 @@ def test_a_copy_that_is_given_up_while_the_move_before_ends_does_not_end_that(
     run(test)
 
 
+def test_a_move_that_ends_as_the_broker_stops_begins_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directories are closed by then: the copy would take the place of its log behind the mark of a clean stop."""
+
+    async def test() -> None:
+        async with world(tmp_path) as w:
+            await w.write_segments()
+            first, bring_to_disk = w.manager.dirs[0], w.manager._bring_to_disk
+            asked: list[Log] = []
+
+            async def move_back(log: Log) -> None:
+                if w.manager.get(TP) is log and not asked:
+                    asked.append(log)
+                    await w.mover.move(w.partition, first)
+                await bring_to_disk(log)
+
+            monkeypatch.setattr(w.manager, "_bring_to_disk", move_back)
+            await w.mover.move(w.partition, w.manager.dirs[1])
+            ending = w.mover._moves[TP]
+            while not ending.done():
+                await asyncio.sleep(0)
+            assert w.moved
+            await w.mover.stop()
+            await asyncio.sleep(0)
+            assert not w.mover._moves
+            assert w.manager.get_future(TP) is not None  # the next start goes on with it
+
+    run(test)
+
+
 @pytest.mark.parametrize("writing", [False, True])
 def test_every_step_of_a_move_may_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writing: bool
