@@ -8,6 +8,7 @@ import asyncio
 import ssl
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self, TypeVar
 
@@ -154,35 +155,53 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._loop = _new_loop()
+        self._lock = threading.RLock()  # nothing is given to the loop after the word to stop
+        self._stopped = False
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
 
     def _main(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+        # What another thread asked for at the last moment is over, too: it must not wait for that for ever.
+        if tasks := asyncio.all_tasks(self._loop):
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self._loop.close()
 
     @property
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
+    @property
+    def is_current(self) -> bool:
+        """Does a callback ask, in the loop's own thread?"""
+        return threading.current_thread() is self._thread
+
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        if threading.current_thread() is self._thread:
+        if self.is_current:
             coroutine.close()
             raise RuntimeError("a callback runs in the client's own thread and cannot wait for the client")
-        if not self._thread.is_alive():
-            coroutine.close()
-            raise Closed()
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        with self._lock:
+            if self._stopped or not self._thread.is_alive():
+                coroutine.close()
+                raise Closed()
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            raise Closed() from None
         except BaseException:
             future.cancel()
             raise
 
     def stop(self) -> None:
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            with self._lock:
+                if not self._stopped:
+                    self._stopped = True
+                    self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
 
 
@@ -220,6 +239,9 @@ class Blocking:
         self._close(self._twin.close)
 
     def _close(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._thread.is_current:
+            # The loop has to live for whoever waits for it, in a flush perhaps.
+            raise RuntimeError("a callback runs in the client's own thread and cannot close the client")
         try:
             if self._thread.is_alive:
                 self._run(close())

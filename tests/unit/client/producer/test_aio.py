@@ -75,6 +75,29 @@ def test_a_batch_that_cannot_be_encoded_fails_alone(broker: StubBroker) -> None:
         assert [delivery.metadata()[1:3] for delivery in others] == [(1, 0), (0, 0)]
 
 
+def test_a_callback_that_closes_the_producer_leaves_nobody_waiting(broker: StubBroker) -> None:
+    with Producer(bootstrap_servers=broker.address, linger_ms=10_000) as producer:
+        refused: list[RuntimeError] = []
+
+        def close(_: object) -> None:
+            try:
+                producer.close()
+            except RuntimeError as error:
+                refused.append(error)
+
+        producer.send("t", b"1", partition=0, on_delivery=close)
+        flushing = threading.Thread(target=producer.flush, daemon=True)
+        flushing.start()
+        flushing.join(60)
+        assert not flushing.is_alive()
+        assert [str(error) for error in refused] == [
+            "a callback runs in the client's own thread and cannot close the client"
+        ]
+        assert producer.send("t", b"2", partition=0) is not None
+        producer.flush(10_000)
+    assert broker.cluster.partition(TopicPartition("t", 0)).end == 2
+
+
 def test_a_commit_that_ends_after_its_timeout_may_be_asked_for_again(broker: StubBroker) -> None:
     groups = FakeGroups(broker.cluster)
     answered, real = threading.Event(), broker.cluster.handlers[EndTxnRequest]
