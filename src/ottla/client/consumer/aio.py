@@ -154,10 +154,15 @@ class AsyncConsumer(AsyncClient):
             return
         deadline_ms = leaving_deadline_ms(timeout_ms)
         self.begin_leaving()
-        await self._handle_events(deadline_ms)
-        await self.leave(deadline_ms)
-        with self._lock:
-            self.group.unsubscribed()
+        try:
+            try:
+                await self._handle_events(deadline_ms)
+            finally:
+                await self.leave(deadline_ms)
+        finally:
+            # Whatever its listener has raised: a member that is for ever about to leave would never join again.
+            with self._lock:
+                self.group.unsubscribed()
 
     def group_metadata(self) -> GroupMetadata:
         """Who this consumer is in its group, for AsyncProducer.send_offsets_to_transaction."""

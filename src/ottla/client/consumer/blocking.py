@@ -103,8 +103,10 @@ class Consumer(Blocking):
         """Give up what the group assigned, and leave it; assignments by hand end too."""
         deadline_ms = leaving_deadline_ms(timeout_ms)
         self._twin.begin_leaving()
-        self._handle_events(deadline_ms)
-        self._run(self._twin.unsubscribe(max(deadline_ms - monotonic_ms(), 0.0)))
+        try:
+            self._handle_events(deadline_ms)
+        finally:
+            self._run(self._twin.unsubscribe(max(deadline_ms - monotonic_ms(), 0.0)))
 
     def group_metadata(self) -> GroupMetadata:
         """Who this consumer is in its group, for Producer.send_offsets_to_transaction."""

@@ -52,6 +52,20 @@ def test_a_listener_that_fails_keeps_no_consumer_open(broker: StubBroker) -> Non
     assert not consumer._thread.is_alive
 
 
+def test_a_listener_that_fails_keeps_no_consumer_from_subscribing_again(broker: StubBroker) -> None:
+    with Consumer(
+        bootstrap_servers=broker.address, group_id="g", auto_offset_reset="earliest", enable_auto_commit=False
+    ) as consumer:
+        consumer.subscribe(["t"], listener=Failing())
+        while not consumer.poll(1_000):
+            pass
+        with pytest.raises(ValueError, match="of the application's"):
+            consumer.unsubscribe()
+        assert (consumer.subscription(), consumer.assignment()) == (set(), set())
+        consumer.subscribe(["t"], listener=RebalanceListener())
+        assert next(iter(consumer.poll(30_000))) == TP
+
+
 @pytest.mark.parametrize("is_committing", [False, True])
 def test_a_close_ends_in_its_time_though_nothing_can_be_committed(
     broker: StubBroker, is_committing: bool
