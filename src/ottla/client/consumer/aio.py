@@ -311,6 +311,7 @@ class AsyncConsumer(AsyncClient):
         """Commit these offsets (of the next record to read), or all that polls returned. CommitFailed if the
         group has gone on without this consumer."""
         group = self._need_group()
+        driver = self.driver
         limit = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -321,7 +322,7 @@ class AsyncConsumer(AsyncClient):
         with self._lock:
             now = monotonic_ms()
             group.commits.commit(self._offsets(offsets), now + limit, done, now)
-        self._wake()
+        driver.wake()
         await future
 
     def commit_async(self, offsets: ToCommit | None = None, callback: OnCommit | None = None) -> None:
@@ -436,6 +437,8 @@ class AsyncConsumer(AsyncClient):
         finally:
             if self._driver is not None:
                 with self._driver.lock:
+                    if self.group is not None:
+                        self.group.commits.close(monotonic_ms())
                     self.consumer.close(monotonic_ms())
                     self._driver._perform(self.core.poll(monotonic_ms()))
             await super().close()

@@ -107,6 +107,11 @@ class Commits:
             else:
                 self._send(commit, now)
 
+    def close(self, now: float) -> None:
+        """The consumer closes: what waits behind a commit that is on its way has no turn any more."""
+        for commit in self._waiting():
+            self._settle(commit, Closed(), now)
+
     def _waiting(self) -> list[_Commit]:
         """Those that are not on their way: one before them may take longer than they have time."""
         return list(self._queue)[1:] if self._in_flight else list(self._queue)

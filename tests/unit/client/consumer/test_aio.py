@@ -1,5 +1,6 @@
 """The consumer with its driver: what whoever calls it sees."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from tests.unit.client.fake_groups import FakeGroups
 from tests.unit.client.stub_broker import StubBroker
 
 from ottla.client.blocking import Consumer
+from ottla.client.consumer.aio import AsyncConsumer
+from ottla.client.errors import Closed
 from ottla.client.group.events import RebalanceListener
 from ottla.model.ids import TopicPartition
 from ottla.records.record import build_batch
@@ -88,3 +91,27 @@ def test_a_close_ends_in_its_time_though_nothing_can_be_committed(
     took_s = time.monotonic() - began_s
     answered.set()
     assert took_s < 20  # a commit by itself has default_api_timeout_ms, a minute
+
+
+def test_who_waits_for_a_commit_when_a_consumer_closes_hears_that_it_is_closed(broker: StubBroker) -> None:
+    answered, real = threading.Event(), broker.cluster.handlers[OffsetCommitRequest]
+
+    def never(node: int, request: Any, version: int) -> Any:
+        answered.wait(60)
+        return real(node, request, version)
+
+    async def commits() -> list[Any]:
+        consumer = await AsyncConsumer(bootstrap_servers=broker.address, group_id="g").start()
+        # The second goes out when the first is answered.
+        waiting = [asyncio.ensure_future(consumer.commit({TP: offset})) for offset in (1, 2)]
+        await asyncio.sleep(0)
+        await consumer.close(timeout_ms=100)
+        waiting.append(asyncio.ensure_future(consumer.commit({TP: 3})))  # too late
+        async with asyncio.timeout(20):
+            return await asyncio.gather(*waiting, return_exceptions=True)
+
+    broker.cluster.handlers[OffsetCommitRequest] = never
+    try:
+        assert [type(outcome) for outcome in asyncio.run(commits())] == [Closed, Closed, Closed]
+    finally:
+        answered.set()
