@@ -13,6 +13,7 @@ from ottla.model.errors import ErrorCode, error_of
 from ottla.model.ids import NO_LEADER_EPOCH, ZERO_UUID, TopicPartition, Uuid
 from ottla.net.peers import Node
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from ottla.wire.primitives import is_string
 
 NO_LEADER = -1
 
@@ -72,6 +73,7 @@ class ClusterMetadata:
         self.controller_id = NO_LEADER
         self.version = 0  # counts updates, so that a waiter knows that one came after it asked
         self._wanted: dict[str, float] = {}  # topic -> when it was last asked for
+        self._no_names: set[str] = set()  # those among them that no request can carry
         self._wanted_ids: set[Uuid] = set()  # topics known only by their id so far
         self._asks_ids = False
         self._wants_all = False
@@ -88,6 +90,10 @@ class ClusterMetadata:
         """Keep this topic in the picture; a topic not seen yet makes the picture stale."""
         if topic not in self._wanted and topic not in self.topics:
             self._stale = self.urgent = True
+            if not is_string(topic):
+                # It would keep all others from being asked for; what a broker would say of it is known.
+                self._no_names.add(topic)
+                self.topics[topic] = TopicInfo(topic, error=ErrorCode.INVALID_TOPIC_EXCEPTION)
         self._wanted[topic] = now
 
     def want_id(self, topic_id: Uuid) -> None:
@@ -109,6 +115,7 @@ class ClusterMetadata:
 
     def forget(self, topic: str) -> None:
         self._wanted.pop(topic, None)
+        self._no_names.discard(topic)
         self._drop(topic)
 
     def invalidate(self) -> None:
@@ -130,9 +137,9 @@ class ClusterMetadata:
             # Names and ids do not mix in one request: they take turns.
             by_id = [MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in self._wanted_ids]
             return MetadataRequest(topics=by_id, allow_auto_topic_creation=False)
-        names = (
-            None if self._wants_all else [MetadataRequestTopic(name=name) for name in sorted(self._wanted)]
-        )
+        names = None
+        if not self._wants_all:
+            names = [MetadataRequestTopic(name=name) for name in sorted(self._wanted.keys() - self._no_names)]
         return MetadataRequest(topics=names, allow_auto_topic_creation=self._config.allow_auto_create_topics)
 
     # -- what is known --------------------------------------------------------------------------------
@@ -175,12 +182,12 @@ class ClusterMetadata:
             unsettled |= self._update_topic(described)
             self._wanted_ids.discard(Uuid(described.topic_id))
         if asked.topics is None:
-            present = {described.name for described in response.topics}
+            present = {described.name for described in response.topics} | self._no_names
             for gone in [name for name in self.topics if name not in present]:
                 self._drop(gone)
         self._holds_all = asked.topics is None
         covered = {topic.name for topic in asked.topics} if asked.topics is not None else None
-        missed = covered is not None and not self._wanted.keys() <= covered
+        missed = covered is not None and not self._wanted.keys() - self._no_names <= covered
         self._stale = unsettled or missed or bool(self._wanted_ids)
         self.is_still_doubted = before is not None and self._leaders() == before
         self._is_doubted = False

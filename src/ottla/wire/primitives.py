@@ -73,6 +73,14 @@ def put_string_length(out: bytearray, stored: int) -> None:
     put_uvarint(out, stored)
 
 
+def is_string(value: object) -> bool:
+    """Can a message carry this as a string?"""
+    try:
+        return isinstance(value, str) and len(value.encode()) <= MAX_STRING_BYTES
+    except UnicodeEncodeError:  # half of a pair, such as what a command line has that is no UTF-8
+        return False
+
+
 def skip_tags(buf: Buffer, p: int, first: int, end: int) -> int:
     """Steps over tags none of which is known; `first` is the count's first byte, read before `p`."""
     count, p = tag_count(buf, p, first)

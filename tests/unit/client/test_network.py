@@ -3,6 +3,7 @@
 import itertools
 from typing import Any
 
+import pytest
 from tests.unit.client.fake_cluster import LOSE_REQUEST, LOSE_RESPONSE, NO_ANSWER, FakeCluster
 
 from ottla.client.config import ClientConfig
@@ -382,6 +383,25 @@ def test_a_topic_nobody_uses_any_more_is_forgotten() -> None:
     core.metadata.want("t", 0.0)
     assert cluster.run(lambda: core.metadata.topic("t") is not None)
     assert cluster.run(lambda: core.metadata.topic("t") is None, 10_000)
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x" * 40_000, b"t", None])
+def test_a_topic_that_no_request_can_name_keeps_no_other_from_being_found(name: Any) -> None:
+    core, cluster = make(metadata_max_idle_ms=10_000, metadata_max_age_ms=2_000)
+    cluster.create("t")
+    core.metadata.want(name, 0.0)
+    core.metadata.want("t", 0.0)
+    assert cluster.run(lambda: core.metadata.topic("t") is not None)
+    topic = core.metadata.topic(name)
+    assert topic is not None
+    assert topic.error is ErrorCode.INVALID_TOPIC_EXCEPTION
+    asked = len(cluster.requests(MetadataRequest))
+    core.metadata.want_all()
+    assert cluster.run(lambda: core.metadata.covers_all)
+    assert core.metadata.topic(name) is topic
+    cluster.run_for(1_000)
+    assert len(cluster.requests(MetadataRequest)) == asked + 1, "there is nothing more to be found out"
+    assert cluster.run(lambda: core.metadata.topic(name) is None, 20_000), "it is forgotten, as others are"
 
 
 def test_garbage_from_a_broker_closes_the_connection_and_the_call_is_tried_again() -> None:
