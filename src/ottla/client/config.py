@@ -17,6 +17,7 @@ from ottla.config.errors import ConfigError as BadSetting
 from ottla.config.properties import MAX_PROPERTIES_BYTES, parse_properties
 from ottla.config.types import SECURITY_PROTOCOLS
 from ottla.security.channels import WITH_SASL, WITH_TLS, ChannelSecurity
+from ottla.wire.primitives import MAX_STRING_BYTES, is_string
 
 if TYPE_CHECKING:
     from ottla.security.encryption import LeftSealed, Opener, Sealer
@@ -70,6 +71,17 @@ _OF_SASL = (
     "sasl_password",
     "sasl_oauthbearer_token_endpoint_url",
 )
+
+
+# What requests carry: a value that does not fit there could never be sent, nor anything beside it.
+_SENT_NUMBERS = frozenset(
+    {
+        *("request_timeout_ms", "transaction_timeout_ms", "session_timeout_ms", "max_poll_interval_ms"),
+        *("fetch_min_bytes", "fetch_max_wait_ms", "fetch_max_bytes", "max_partition_fetch_bytes"),
+    }
+)
+_SENT_TEXTS = frozenset({"client_id", "client_rack"})
+_MAX_INT32 = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +184,10 @@ class ClientConfig:
             value = getattr(self, setting.name)
             if setting.name.endswith(("_ms", "_bytes")) and isinstance(value, int) and value < 0:
                 raise ConfigError(f"{setting.name} must not be negative, it is {value}")
+            if setting.name in _SENT_NUMBERS and not (isinstance(value, int) and value <= _MAX_INT32):
+                raise ConfigError(f"{setting.name} must be a whole number up to {_MAX_INT32}, not {value!r}")
+            if setting.name in _SENT_TEXTS and value is not None and not is_string(value):
+                raise ConfigError(f"{setting.name} must be text of up to {MAX_STRING_BYTES} bytes in UTF-8")
         if self.max_in_flight_requests_per_connection < 1:
             raise ConfigError("max_in_flight_requests_per_connection must be at least 1")
         if self.security_protocol in WITH_TLS:

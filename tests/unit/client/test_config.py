@@ -44,6 +44,20 @@ def test_consumer_values_are_checked_too() -> None:
             ConsumerConfig.of(settings)
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"client_id": "\ud800"}, "client_id must be text"),
+        ({"client_rack": "x" * 40_000}, "client_rack must be text"),
+        ({"fetch.max.bytes": "5000000000"}, "fetch_max_bytes must be a whole number up to 2147483647"),
+        ({"request_timeout_ms": 5e3}, "request_timeout_ms must be a whole number"),
+    ],
+)
+def test_what_no_request_can_carry_is_refused(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        ConsumerConfig.of(settings)
+
+
 def test_idempotence_yields_to_what_rules_it_out() -> None:
     assert ProducerConfig().idempotent
     assert not ProducerConfig(acks=1).idempotent
