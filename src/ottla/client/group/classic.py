@@ -76,11 +76,9 @@ class Leader:
             return []
         try:
             assignment = self._assignor.assign(counts, self._members)
+            return [(member, encode_assignment(partitions)) for member, partitions in assignment.items()]
         except Exception as error:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, f"the assignor {self._assignor.name!r} failed: {error!r}"
-            ) from error
-        return [(member, encode_assignment(partitions)) for member, partitions in assignment.items()]
+            raise _assignor_failed(self._assignor, error) from error
 
     def has_changed(self, now: float) -> bool:
         """Would the assignor see other topics or partitions now?"""
@@ -102,6 +100,11 @@ class Leader:
             if info.partitions and info.error is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 counts[topic] = len(info.partitions)
         return counts
+
+
+def _assignor_failed(assignor: Assignor, error: Exception) -> KafkaError:
+    """It may be the application's own."""
+    return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the assignor {assignor.name!r} failed: {error!r}")
 
 
 # From this version on members leave together (KIP-345).
@@ -216,6 +219,11 @@ class ClassicMember:
     def _join(self, now: float) -> None:
         self._become(State.JOINING)
         self._joined_topics = self._group.subscribed.topics
+        try:
+            protocols = [self._protocol(assignor) for assignor in self._assignors]
+        except KafkaError as error:
+            self._fail(error)
+            return
         request = JoinGroupRequest(
             group_id=self._target.key,
             session_timeout_ms=self._config.session_timeout_ms,
@@ -223,18 +231,22 @@ class ClassicMember:
             member_id=self.member_id,
             group_instance_id=self._config.group_instance_id,
             protocol_type=PROTOCOL_TYPE,
-            protocols=[self._protocol(assignor) for assignor in self._assignors],
+            protocols=protocols,
             reason=self._rejoin,
         )
         self._ask(request, self._on_joined, now)
 
     def _protocol(self, assignor: Assignor) -> JoinGroupRequestProtocol:
         topics = sorted(self._joined_topics)
+        try:
+            user_data = assignor.user_data(topics)
+        except Exception as error:
+            raise _assignor_failed(assignor, error) from error
         subscription = Subscription(
             tuple(topics),
             tuple(self._group.owned),
             self.generation,
-            assignor.user_data(topics),
+            user_data,
             self._config.client_rack or None,
         )
         return JoinGroupRequestProtocol(name=assignor.name, metadata=encode_subscription(subscription))
@@ -334,7 +346,10 @@ class ClassicMember:
         self._become(State.STABLE)
         self._rejoin = None
         self._next_heartbeat_ms = now + self._config.heartbeat_interval_ms
-        self._chosen.on_assignment(partitions, self.generation)
+        try:
+            self._chosen.on_assignment(partitions, self.generation)
+        except Exception as error:  # noqa: BLE001 - the application hears of it, and has its partitions all the same
+            self._group.report(_assignor_failed(self._chosen, error))
         self._hand_over(partitions, now)
 
     def _hand_over(self, partitions: list[TopicPartition], now: float) -> None:

@@ -242,24 +242,56 @@ def test_a_follower_does_not() -> None:
     assert len(rig.sent(JoinGroupRequest)) == joins
 
 
-def test_an_assignor_that_fails_fails_the_poll() -> None:
-    class Broken:
-        name = "broken"
-        cooperative = False
+class Broken:
+    """An assignor of the application's, one of whose methods fails."""
 
-        def user_data(self, topics: Any) -> bytes | None:
-            return None
+    name = "broken"
+    cooperative = False
 
-        def assign(self, partition_counts: Any, members: Any) -> Any:
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def _fail(self, where: str) -> None:
+        if where == self._where:
             raise ZeroDivisionError("oh")
 
-        def on_assignment(self, partitions: Any, generation: int) -> None:
-            raise AssertionError("there is none")
+    def user_data(self, topics: Any) -> bytes | None:
+        self._fail("user_data")
+        return None
 
-    rig = Rig(partition_assignment_strategy=[Broken()])
+    def assign(self, partition_counts: Any, members: Any) -> Any:
+        self._fail("assign")
+        return {member: ["no partition"] if self._where == "assigned" else tps(0) for member in members}
+
+    def on_assignment(self, partitions: Any, generation: int) -> None:
+        self._fail("on_assignment")
+
+
+@pytest.mark.parametrize("where", ["user_data", "assign", "assigned"])
+def test_an_assignor_that_fails_fails_the_poll(where: str) -> None:
+    rig = Rig(partition_assignment_strategy=[Broken(where)])
+    rig.group.subscribe(["t"])
+    with pytest.raises(KafkaError, match="'broken' failed: "):
+        rig.run(lambda: False)
+
+
+def test_an_assignor_that_fails_when_it_hears_of_its_assignment_takes_nothing_away() -> None:
+    rig = Rig(partition_assignment_strategy=[Broken("on_assignment")])
     rig.group.subscribe(["t"])
     with pytest.raises(KafkaError, match="'broken' failed: ZeroDivisionError"):
         rig.run(lambda: False)
+    assert rig.consumer.assignment == set(tps(0))
+    expected = numbers(rig.cluster.partition(TopicPartition("t", 0)), 5)
+    assert rig.run(lambda: len(rig.got) == 5)
+    assert [record.value for record in rig.got] == expected
+
+
+def test_a_topic_that_no_request_can_name_fails_the_poll() -> None:
+    rig = Rig()
+    rig.group.subscribe(["\ud800"])
+    with pytest.raises(KafkaError, match="surrogates not allowed"):
+        rig.run(lambda: False)
+    assert rig.member.fatal is not None, "it was the poll that said so"
 
 
 def test_a_member_of_another_kind_in_the_group_fails_the_poll() -> None:
