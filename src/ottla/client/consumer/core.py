@@ -193,10 +193,13 @@ class PositionFinder:
             return  # moved or unassigned meanwhile
         state.looking_up = False
         if error is not None:
-            if error.code not in _NOT_OURS:
-                # As with a lookup by time: whoever lacks a right may be given it.
-                state.back_off(now, self._config.retry_backoff_max_ms)
-                self._report(error)
+            if error.code in _NOT_OURS:
+                # The member hears of it with its next heartbeat only.
+                state.back_off(now, self._config.retry_backoff_ms)
+                return
+            # As with a lookup by time: whoever lacks a right may be given it.
+            state.back_off(now, self._config.retry_backoff_max_ms)
+            self._report(error)
             return
         state.needs_committed = False
         if at is not None:

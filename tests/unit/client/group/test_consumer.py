@@ -15,7 +15,12 @@ from ottla.client.group.events import Change
 from ottla.client.offsets import OffsetAndMetadata
 from ottla.model.errors import ErrorCode, KafkaError
 from ottla.model.ids import TopicPartition, Uuid
-from ottla.wire.messages.groups.classic import OffsetCommitRequest
+from ottla.wire.messages.groups.classic import (
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+)
 from ottla.wire.messages.groups.consumer import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
@@ -291,6 +296,30 @@ def test_a_commit_under_an_old_epoch_is_made_again_under_the_new_one() -> None:
     assert outcomes == [None]
     epochs = [request.generation_id_or_member_epoch for request in rig.sent(OffsetCommitRequest)]
     assert epochs[-1] == epochs[0] + 1
+
+
+def test_offsets_of_a_member_that_is_not_known_any_more_are_asked_for_with_a_pause() -> None:
+    rig = Rig()
+    real, is_known = rig.cluster.handlers[OffsetFetchRequest], [False]
+
+    def fetch(node: int, request: Any, version: int) -> Any:
+        if is_known[0]:
+            return real(node, request, version)
+        group = OffsetFetchResponseGroup(
+            group_id="g", topics=[], error_code=int(ErrorCode.STALE_MEMBER_EPOCH)
+        )
+        return OffsetFetchResponse(groups=[group])
+
+    rig.cluster.handlers[OffsetFetchRequest] = fetch
+    rig.assign(0)
+    rig.group.subscribe(["t"])
+    rig.settle_with(0)
+    rig.run(lambda: False, 3_000)
+    assert 10 < len(rig.sent(OffsetFetchRequest)) < 50
+    is_known[0] = True
+    expected = numbers(rig.cluster.partition(TopicPartition("t", 0)), 5)
+    assert rig.run(lambda: len(rig.got) == 5)
+    assert [record.value for record in rig.got] == expected
 
 
 @pytest.mark.parametrize("seed", range(30))
