@@ -9,6 +9,7 @@ long as what waits is less than fetch_max_bytes. A RequestManager of the network
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from operator import index
 from typing import Any
 
 from ottla.client.config import ConsumerConfig
@@ -352,6 +353,7 @@ class ConsumerCore:
         }
 
     def seek(self, tp: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
+        offset = index(offset)  # half of an end is a float: no request could carry it, nor anything beside it
         if offset < 0:
             raise ValueError(f"an offset is not negative: {offset}")
         if offset > NO_END:

@@ -185,6 +185,9 @@ def test_an_offset_that_no_log_has_is_refused_and_the_position_stays() -> None:
     for offset in (-1, 2**63):
         with pytest.raises(ValueError, match="offset"):
             rig.consumer.seek(TP, offset)
+    half: Any = 3 / 2
+    with pytest.raises(TypeError, match="float"):
+        rig.consumer.seek(TP, half)
     assert values(rig.read(2)) == [b"1", b"2"]
 
 
