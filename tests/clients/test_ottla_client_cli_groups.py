@@ -280,6 +280,24 @@ def test_consume_in_a_group_goes_on_where_it_stopped(
     assert f"% Group {group} rebalanced: assigned {topic} [0], {topic} [1]" in err
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_consume_in_a_group_that_has_nothing_left_for_it_ends(
+    cli: InProcess, broker: Broker, topic: str, protocol: str
+) -> None:
+    single = f"{topic}-single"  # made with one partition
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        producer.send(single, b"all there is")
+    words = ("consume", "-t", single, "-g", f"g-{topic}", "--protocol", protocol, "-q")
+    reader = Cli(broker.bootstrap_servers).start(*words)
+    try:
+        assert reader.stdout is not None
+        assert reader.stdout.readline()
+        assert cli(*words, "-e", "-X", "fetch.max.bytes=1000000")[0] == ""
+    finally:
+        reader.send_signal(signal.SIGINT)
+        reader.communicate(timeout=60)
+
+
 def test_consume_in_a_group_commits_what_it_printed_when_it_is_stopped(
     broker: Broker, admin: Admin, topic: str
 ) -> None:

@@ -48,6 +48,7 @@ class GroupReader(RebalanceListener):
         self._written: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._was_assigned = False
+        self._stayed_without = 0  # polls in a row after which the group had nothing for us
         self._next_commit_s = time.monotonic() + _COMMIT_INTERVAL_S
         self._is_interrupted = False
         self.exit_code = EXIT_OK
@@ -156,7 +157,22 @@ class GroupReader(RebalanceListener):
         """With -e: all that is assigned has been read up to what was its end."""
         if not self._args.exit or not self._was_assigned:
             return False
+        if not self._ends and self._args.protocol == "consumer":
+            self._stayed_without = self._stayed_without + 1 if self._gets_nothing() else 0
+            return self._stayed_without > 1  # what an expression stands for may be found out meanwhile
         return all(self._consumer.position(tp) >= end for tp, end in self._ends.items())
+
+    def _gets_nothing(self) -> bool:
+        """With the new protocol partitions come when others have given them up: the group knows if any are to come."""
+        from ottla.client.admin.groups import describe_request
+        from ottla.client.admin.types import CONSUMER
+        from ottla.client.network import group_coordinator
+
+        who = self._consumer.group_metadata()
+        request = describe_request(CONSUMER, who.group_id)
+        group = self._consumer.request(request, group_coordinator(who.group_id)).groups[0]
+        mine = [member for member in group.members if member.member_id == who.member_id]
+        return group.group_state == "Stable" and not any(m.target_assignment.topic_partitions for m in mine)
 
     def _commit(self, timeout_ms: float | None = None) -> None:
         if self._written:

@@ -47,6 +47,7 @@ class ConsumerMember:
         self._assigned: dict[Uuid, list[int]] | None = None  # what the broker wants us to have
         self._reconciled = (-1, -1)  # the assignment and the metadata last looked at
         self._assignments = 0  # how many assignments have come
+        self._was_told = False  # the application has heard of one since we joined
         self._is_away = False  # partitions were lost and the application has not heard of it yet
         self._said: dict[str, Any] = {}  # the fields the broker knows already
         self._said_topics: tuple[frozenset[str], str | None] = (frozenset(), None)
@@ -83,8 +84,10 @@ class ConsumerMember:
         self._reconciled = seen
         wanted = self._resolve(self._assigned)
         owned = set(self._group.owned)
-        if wanted == owned:
+        if wanted == owned and (self._was_told or any(self._assigned.values())):
             return
+        # As in the Java client, also of an assignment of nothing, if it is the first: it may wait for that.
+        self._was_told = True
         if taken := owned - wanted:
             self._group.push(Change.REVOKED, taken)
         self._group.push(Change.ASSIGNED, wanted - owned)
@@ -242,6 +245,7 @@ class ConsumerMember:
         self.epoch = JOINING_EPOCH
         self._assigned, self._said, self._failures = None, {}, 0
         self._reconciled = (-1, -1)
+        self._was_told = False
         self._next_heartbeat_ms = float("-inf")
 
     def _back(self, now: float) -> None:

@@ -81,6 +81,18 @@ def test_a_member_joins_takes_what_it_is_assigned_and_says_so() -> None:
     assert [record.value for record in rig.got] == expected
 
 
+def test_a_member_hears_that_it_has_nothing_when_it_joins_and_not_again() -> None:
+    rig = Rig()
+    rig.group.subscribe(["t"])
+    assert rig.run(lambda: bool(rig.events))
+    rig.assign()
+    rig.run(lambda: False, 10_000)
+    assert rig.events == [(Change.ASSIGNED, [])]
+    rig.assign(1)
+    rig.settle_with(1)
+    assert rig.events[1:] == [(Change.ASSIGNED, tps(1))]
+
+
 def test_what_is_taken_away_is_given_up_before_the_broker_hears_it() -> None:
     rig = joined(0, 1, 2)
     rig.events.clear()
