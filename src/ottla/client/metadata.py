@@ -5,6 +5,7 @@ the newer leader epoch when an answer is older than what is already known (KIP-3
 anyone: `next_request` says what to ask, the network core asks. Owned by one client.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -96,10 +97,10 @@ class ClusterMetadata:
                 self.topics[topic] = TopicInfo(topic, error=ErrorCode.INVALID_TOPIC_EXCEPTION)
         self._wanted[topic] = now
 
-    def want_id(self, topic_id: Uuid) -> None:
-        """Find out what a topic is called (KIP-848 names assigned topics by their id)."""
-        if topic_id not in self.names_by_id and topic_id not in self._wanted_ids:
-            self._wanted_ids.add(topic_id)
+    def want_ids(self, topic_ids: Iterable[Uuid]) -> None:
+        """Find out what these topics are called, and no others (KIP-848 names assigned topics by their ids)."""
+        before, self._wanted_ids = self._wanted_ids, {i for i in topic_ids if i not in self.names_by_id}
+        if not self._wanted_ids <= before:
             self._stale = self.urgent = True
 
     def want_all(self, wanted: bool = True) -> None:

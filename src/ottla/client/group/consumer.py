@@ -98,10 +98,10 @@ class ConsumerMember:
         found: set[TopicPartition] = set()
         for topic_id, numbers in assigned.items():
             name = metadata.names_by_id.get(topic_id)
-            if name is None:
-                metadata.want_id(topic_id)
-            else:
+            if name is not None:
                 found.update(TopicPartition(name, number) for number in numbers)
+        # One that is gone before its name was found out is asked for as long as it is assigned, and no longer.
+        metadata.want_ids(assigned)
         return found
 
     # -- heartbeats -----------------------------------------------------------------------------------
@@ -246,6 +246,7 @@ class ConsumerMember:
         self._assigned, self._said, self._failures = None, {}, 0
         self._reconciled = (-1, -1)
         self._was_told = False
+        self._network.metadata.want_ids(())
         self._next_heartbeat_ms = float("-inf")
 
     def _back(self, now: float) -> None:

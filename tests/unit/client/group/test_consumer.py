@@ -129,6 +129,21 @@ def test_a_topic_nobody_can_name_holds_up_no_other() -> None:
     assert rig.run(lambda: rig.consumer.assignment == set(tps(1)))
 
 
+def test_a_topic_nobody_can_name_is_asked_for_no_longer_than_it_is_assigned() -> None:
+    rig = Rig()
+    _serve_metadata_by_id(rig)
+    rig.fake.group.target = [(Uuid(b"x" * 16), [0]), (rig.topic_id, [1])]
+    rig.fake.group.epoch += 1
+    rig.group.subscribe(["t"])
+    assert rig.run(lambda: rig.consumer.assignment == set(tps(1)))
+    rig.assign(1, 2)  # the other one is deleted
+    rig.settle_with(1, 2)
+    rig.run(lambda: False, 2_000)
+    asked = len(rig.sent(MetadataRequest))
+    rig.run(lambda: False, 30_000)
+    assert len(rig.sent(MetadataRequest)) == asked
+
+
 def _serve_metadata_by_id(rig: Rig) -> None:
     """The fake cluster answers by name; here also by id, as brokers do from version 12 on."""
     plain = rig.cluster._metadata
