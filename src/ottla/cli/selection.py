@@ -19,8 +19,14 @@ if TYPE_CHECKING:
     from ottla.model.errors import KafkaError
     from ottla.model.ids import TopicPartition
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-# Of milliseconds since 1970: Kafka's timestamps have 64 bits.
-MAX_MOMENT_DIGITS = 18
+# Those of numbers of 63 bits, as Kafka's are. Python reads none of some thousand digits.
+MAX_DIGITS = 18
+LONGEST_DIGITS = 19
+
+
+def is_number(text: str, digits: int = MAX_DIGITS) -> bool:
+    """A number that can be an offset, a partition or a time; with LONGEST_DIGITS, or a little more than one."""
+    return text.isdecimal() and len(text) <= digits
 
 
 def parse_topic(word: str) -> tuple[str, list[int] | None]:
@@ -29,7 +35,7 @@ def parse_topic(word: str) -> tuple[str, list[int] | None]:
     if not colon:
         return topic, None
     parts = numbers.split(",")
-    if not topic or not all(part.isdecimal() for part in parts):
+    if not topic or not all(map(is_number, parts)):
         raise UsageError(f"{word}: it is TOPIC or TOPIC:0,1,2")
     return topic, [int(part) for part in parts]
 
@@ -120,13 +126,15 @@ def parse_duration_ms(text: str) -> int:
     import re
 
     iso = re.fullmatch(
-        r"P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,9}))?S)?)?", text, re.IGNORECASE
+        r"P(?:(\d{1,18})D)?(?:T(?=\d)(?:(\d{1,18})H)?(?:(\d{1,18})M)?(?:(\d{1,18})(?:\.(\d{1,9}))?S)?)?",
+        text,
+        re.IGNORECASE,
     )
     if iso and any(iso.groups()):
         days, hours, minutes, seconds = (int(part or 0) for part in iso.groups()[:4])
         millis = int((iso[5] or "").ljust(3, "0")[:3] or 0)
         return ((days * 24 + hours) * 60 + minutes) * 60_000 + seconds * 1000 + millis
-    short = re.fullmatch(r"(\d+)(ms|s|m|h|d)", text)
+    short = re.fullmatch(r"(\d{1,18})(ms|s|m|h|d)", text)
     if short:
         return int(short[1]) * _UNITS_MS[short[2]]
     raise UsageError(f"{text!r} is no duration like PT1H30M, P2D, 90s, 15m, 2h")
@@ -136,7 +144,7 @@ def parse_moment_ms(text: str) -> int:
     """Milliseconds since 1970, a time as above, `now`, or a duration before it (15m and -15m are the same)."""
     import time
 
-    if text.isdecimal() and len(text) <= MAX_MOMENT_DIGITS:
+    if is_number(text):
         return int(text)
     now_ms = time.time_ns() // 1_000_000
     if text == "now":

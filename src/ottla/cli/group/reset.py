@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 from ottla.cli.args import CliError, UsageError
 from ottla.cli.client import admin, report
 from ottla.cli.output import counted, emit, say
-from ottla.cli.selection import chosen, parse_datetime_ms, parse_duration_ms, require_groups, topic_partitions
+from ottla.cli.selection import (
+    LONGEST_DIGITS,
+    chosen,
+    is_number,
+    parse_datetime_ms,
+    parse_duration_ms,
+    require_groups,
+    topic_partitions,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -202,11 +210,15 @@ def parse_csv(lines: list[str], name: str, args: argparse.Namespace) -> dict[str
     from ottla.model.ids import TopicPartition
 
     out: dict[str | None, Offsets] = {}
-    for number, fields in enumerate(csv.reader(lines), 1):
+    try:
+        rows = list(csv.reader(lines))
+    except csv.Error as error:  # a field that is too long, because a quotation mark is missing
+        raise CliError(f"{name}: it is no CSV file: {error}") from None
+    for number, fields in enumerate(rows, 1):
         if not fields:
             continue
         group, rest = (fields[0], fields[1:]) if len(fields) == 4 else (None, fields)
-        if len(rest) != 3 or not rest[1].isdecimal() or not rest[2].isdecimal():
+        if len(rest) != 3 or not is_number(rest[1]) or not is_number(rest[2], LONGEST_DIGITS):
             raise CliError(f"{name}, line {number}: it is [group,]topic,partition,offset")
         out.setdefault(group, {})[TopicPartition(rest[0], int(rest[1]))] = int(rest[2])
     if None in out and (len(args.group) != 1 or args.all_groups):

@@ -14,7 +14,7 @@ from ottla.cli.client import CLUSTER, MAX_POLL_RECORDS, POLL_MS, explained, sett
 from ottla.cli.output import say
 from ottla.cli.records.format import ENCODINGS, RAW, compile_filter
 from ottla.cli.records.registry import REGISTRY, shown
-from ottla.cli.selection import parse_moment_ms
+from ottla.cli.selection import is_number, parse_moment_ms
 
 if TYPE_CHECKING:
     import argparse
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from ottla.client.blocking import Consumer
     from ottla.client.consumer.core import Records
     from ottla.model.ids import TopicPartition
-
-# Kafka's offsets have 63 bits.
-_MAX_OFFSET_DIGITS = 18
 
 
 class Range:
@@ -56,7 +53,7 @@ class Range:
 
 
 def _number(text: str, word: str) -> int:
-    if not text.isdecimal() or len(text) > _MAX_OFFSET_DIGITS:
+    if not is_number(text):
         raise UsageError(f"-o {word}: it is beginning, end, N, -N, @TIME, s@TIME or e@TIME")
     return int(text)
 

@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ottla.cli.args import UsageError
-from ottla.cli.selection import parse_moment_ms
+from ottla.cli.selection import is_number, parse_moment_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -221,7 +221,7 @@ def _wanted(name: str, text: str, word: str) -> object:
     if name == "timestamp":
         return parse_moment_ms(text)
     if name in _NUMBERS:
-        if not text.isdecimal():
+        if not is_number(text):
             raise UsageError(f"--filter {word!r}: {name} is a number")
         return int(text)
     return text
@@ -240,7 +240,7 @@ def _inside(data: bytes | None, path: list[str]) -> object:
     except (ValueError, RecursionError):  # the latter of what is nested too deep
         return None
     for name in path:
-        if isinstance(found, list) and name.isdecimal() and int(name) < len(found):
+        if isinstance(found, list) and is_number(name) and int(name) < len(found):
             found = found[int(name)]
         elif isinstance(found, dict):
             found = found.get(name)

@@ -46,6 +46,12 @@ def test_what_is_no_duration(text: str) -> None:
         parse_duration_ms(text)
 
 
+@pytest.mark.parametrize("form", ["{}d", "P{}D"])
+def test_a_number_that_python_does_not_read_is_no_duration(form: str) -> None:
+    with pytest.raises(UsageError, match="is no duration"):
+        parse_duration_ms(form.format("9" * 5_000))
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -70,7 +76,7 @@ def test_what_is_no_time() -> None:
 def test_topics_with_partitions() -> None:
     assert parse_topic("orders") == ("orders", None)
     assert parse_topic("orders:0,12") == ("orders", [0, 12])
-    for wrong in ("orders:", "orders:a", ":1", "orders:1,", "orders:-1"):
+    for wrong in ("orders:", "orders:a", ":1", "orders:1,", "orders:-1", "orders:" + "9" * 5_000):
         with pytest.raises(UsageError, match="TOPIC:0,1,2"):
             parse_topic(wrong)
 
@@ -90,9 +96,13 @@ def test_files_of_offsets() -> None:
     }
     with pytest.raises(CliError, match="one group only"):
         parse_csv(["t,0,5\n"], "f", arguments("g", "h"))
-    for wrong in ("t,0", "t,0,x", "t,x,0", "t,0,-5", "a,b,c,d,e"):
+    for wrong in ("t,0", "t,0,x", "t,x,0", "t,0,-5", "a,b,c,d,e", "t,0," + "9" * 5_000):
         with pytest.raises(CliError, match="f, line 1: it is"):
             parse_csv([wrong], "f", arguments("g"))
+    with pytest.raises(CliError, match="f: it is no CSV file"):
+        parse_csv(['"t,0,5\n', "x" * 200_000], "f", arguments("g"))
+    last = 2**63 - 1
+    assert parse_csv([f"t,0,{last}"], "f", arguments("g")) == {None: {TopicPartition("t", 0): last}}
 
 
 def test_a_file_of_offsets_is_utf8_as_spreadsheets_write_it_too(

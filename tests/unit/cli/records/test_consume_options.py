@@ -105,6 +105,7 @@ def test_a_filter_of_a_plain_record(expression: str, fits: bool) -> None:
         ("value.address.city ~ ^P", True),
         ("value.tags.1 = b", True),
         ("value.tags.9 = b", False),
+        pytest.param(f"value.tags.{'9' * 5_000} = b", False, id="no place in a list"),
         ("value.member = true", True),
         ("value.nothing = x", False),
         ("value.nothing != x", True),
@@ -157,7 +158,10 @@ def test_all_filters_must_fit_and_none_is_none() -> None:
 
 @pytest.mark.parametrize(
     "expression",
-    ["", "key", "=alice", "color = red", "key ~ (", "offset = first", "timestamp > soon", "header. = x"],
+    [
+        *("", "key", "=alice", "color = red", "key ~ (", "offset = first", "timestamp > soon", "header. = x"),
+        pytest.param("offset = " + "9" * 5_000, id="no offset"),
+    ],
 )
 def test_what_is_no_filter_is_refused(expression: str) -> None:
     with pytest.raises(UsageError):
