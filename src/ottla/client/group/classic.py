@@ -113,6 +113,16 @@ LEAVE_WITH_MEMBERS = 3
 JOIN_GRACE_MS = 5_000
 
 
+# Whoever lacks a right may be given it; members that fill the group, or that share no assignor with us, may leave.
+_MAY_PASS = frozenset(
+    {
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_MAX_SIZE_REACHED,
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+    }
+)
+
+
 class State(Enum):
     """Where a member is."""
 
@@ -375,8 +385,8 @@ class ClassicMember:
             self._not_before_ms = now
         elif code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
             self._lose(code)
-        elif code is ErrorCode.GROUP_AUTHORIZATION_FAILED:
-            # Whoever lacks the right may be given it: the application hears of it, and the next join is tried.
+        elif code in _MAY_PASS:
+            # As in the Java client: the application hears of it, and the next join is tried.
             self._rejoin = self._rejoin or "the member may join by now"
             self._group.report(KafkaError(code, _explain(code, self._target.key, what)))
         else:

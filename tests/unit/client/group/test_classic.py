@@ -457,8 +457,6 @@ def test_whoever_waits_in_a_poll_is_not_late() -> None:
     "code",
     [
         ErrorCode.FENCED_INSTANCE_ID,
-        ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-        ErrorCode.GROUP_MAX_SIZE_REACHED,
         ErrorCode.INVALID_SESSION_TIMEOUT,
     ],
 )
@@ -498,6 +496,27 @@ def test_who_may_not_join_is_told_and_joins_once_that_is_allowed(api: Any) -> No
         with pytest.raises(KafkaError) as caught:
             rig.run(lambda: False)
         assert caught.value.code is ErrorCode.GROUP_AUTHORIZATION_FAILED
+    refused = False
+    rig.settle()
+    assert rig.consumer.assignment == set(tps(0, 1, 2, 3))
+
+
+@pytest.mark.parametrize("code", [ErrorCode.GROUP_MAX_SIZE_REACHED, ErrorCode.INCONSISTENT_GROUP_PROTOCOL])
+def test_who_is_kept_out_by_other_members_is_told_and_joins_once_they_have_left(code: ErrorCode) -> None:
+    """As in Java: the next poll tries again."""
+    rig = Rig()
+    refused = True
+    rig.cluster.faults.append(
+        lambda n, request, v: (
+            JoinGroupResponse(error_code=code) if refused and isinstance(request, JoinGroupRequest) else None
+        )
+    )
+    rig.group.subscribe(["t"])
+    for _ in range(2):
+        with pytest.raises(KafkaError, match="group 'g' cannot be joined") as caught:
+            rig.run(lambda: False)
+        assert caught.value.code is code
+    assert len(rig.sent(JoinGroupRequest)) < 10
     refused = False
     rig.settle()
     assert rig.consumer.assignment == set(tps(0, 1, 2, 3))
