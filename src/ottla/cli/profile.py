@@ -46,18 +46,20 @@ def current() -> str | None:
     given = os.environ.get("OTTLA_PROFILE")
     if given is not None:
         return given or None
+    from ottla.config.properties import decode_properties
+
     try:
-        return (directory() / _CURRENT).read_text().strip() or None
+        return decode_properties((directory() / _CURRENT).read_bytes()).strip() or None
     except FileNotFoundError:
         return None
 
 
 def read(name: str) -> dict[str, str]:
     """The settings of a profile."""
-    from ottla.config.properties import parse_properties
+    from ottla.config.properties import decode_properties, parse_properties
 
-    path = _existing(name)
-    return {key: value for key, value, _ in parse_properties(path.read_text())}
+    text = decode_properties(_existing(name).read_bytes())
+    return {key: value for key, value, _ in parse_properties(text)}
 
 
 def profile_file(given: str | None) -> str | None:
@@ -93,8 +95,12 @@ def _write(path: Path, text: str) -> None:
     """The whole file or none of it, and never readable by others, not even for a moment."""
     from ottla.model.durable import replace_file, unique_temporary
 
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{path.name}: what is typed for a profile is text in UTF-8") from None
     path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
-    replace_file(path, (text.encode(),), sync=False, mode=_FILE_MODE, temporary=unique_temporary(path))
+    replace_file(path, (data,), sync=False, mode=_FILE_MODE, temporary=unique_temporary(path))
 
 
 def _escaped(text: str, special: str) -> str:

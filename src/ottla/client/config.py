@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from ottla.client.errors import ConfigError
 from ottla.config.errors import ConfigError as BadSetting
-from ottla.config.properties import MAX_PROPERTIES_BYTES, parse_properties
+from ottla.config.properties import MAX_PROPERTIES_BYTES, decode_properties, parse_properties
 from ottla.config.types import SECURITY_PROTOCOLS
 from ottla.security.channels import WITH_SASL, WITH_TLS, ChannelSecurity
 from ottla.wire.primitives import MAX_STRING_BYTES, is_string
@@ -314,7 +314,7 @@ def properties_text(path: str) -> str:
         data = file.read(MAX_PROPERTIES_BYTES + 1)
     if len(data) > MAX_PROPERTIES_BYTES:
         raise ConfigError(f"{path}: more than {MAX_PROPERTIES_BYTES} bytes, and no file of settings")
-    return data.decode("utf-8", "replace")
+    return decode_properties(data)
 
 
 def _unknown(name: str, names: list[str]) -> str:

@@ -35,6 +35,23 @@ def test_any_value_comes_back(value: str) -> None:
     assert profile.read("p") == {"ssl.keystore.password": value}
 
 
+def test_a_profile_in_an_older_encoding_is_read_as_java_reads_it(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home.mkdir()
+    (home / "old.properties").write_bytes("bootstrap.servers=a:1\nclient.id=müde\n".encode("iso-8859-1"))
+    assert profile.read("old")["client.id"] == "müde"
+    (home / "current").write_bytes(b"\xff")
+    assert main(["topic", "list"]) == 2
+    assert "is no name of a profile" in capsys.readouterr().err
+
+
+def test_what_is_no_text_makes_no_profile(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "set", "p", "client.id=\udcff"]) == 2
+    assert "text in UTF-8" in capsys.readouterr().err
+    assert not home.exists()
+
+
 def test_the_first_is_in_use_until_another_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert in_use() == {}
     main(["profile", "set", "one", "client.id=1"])

@@ -122,6 +122,8 @@ def test_a_file_of_settings(tmp_path: Path) -> None:
     assert found.ignored == [("acme.thing", 3)]
     assert SECRET not in repr(found)
     assert "linger.ms" in settings_file(str(file), ProducerConfig).taken
+    file.write_bytes("ssl.truststore.password=schlüssel\n".encode("iso-8859-1"))
+    assert settings_file(str(file)).taken == {"ssl.truststore.password": "schlüssel"}
     file.write_text(f"sasl.jaaz.config={JAAS}\n")
     with pytest.raises(ConfigError, match=r"sasl\.jaaz\.config .*line 1.* is not supported") as refused:
         settings_file(str(file))
