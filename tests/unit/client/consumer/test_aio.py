@@ -45,6 +45,19 @@ def test_a_time_is_not_negative(broker: StubBroker) -> None:
         consumer.offsets_for_times({TP: -1})
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("name", [None, b"t"])
+def test_a_topic_that_is_no_text_is_refused_by_subscribe(
+    broker: StubBroker, protocol: str, name: Any
+) -> None:
+    with Consumer(
+        bootstrap_servers=broker.address, group_id="g", group_protocol=protocol, auto_offset_reset="earliest"
+    ) as consumer:
+        with pytest.raises(TypeError, match="a topic is a str"):
+            consumer.subscribe(["t", name])
+        assert consumer.subscription() == set()
+
+
 def test_a_listener_that_fails_keeps_no_consumer_open(broker: StubBroker) -> None:
     consumer = Consumer(bootstrap_servers=broker.address, group_id="g", auto_offset_reset="earliest")
     consumer.subscribe(["t"], listener=Failing())
