@@ -133,9 +133,8 @@ class AsyncConsumer(AsyncClient):
         group = self._need_group()
         names = [topics] if isinstance(topics, str) else list(topics)
         for name in names:
-            if not isinstance(
-                name, str
-            ):  # the member would fail with it in each of its turns, where nobody hears it
+            if not isinstance(name, str):
+                # The member would fail with it in each of its turns, where nobody hears it.
                 raise TypeError(f"a topic is a str, not {type(name).__name__}")
         if bool(names) == (pattern is not None):
             raise StateError("subscribe to topics or to a pattern")
