@@ -7,6 +7,7 @@ OffsetFetch and by id from 10 on (KIP-848); one group is asked about up to versi
 
 from collections.abc import Iterable, Mapping
 from itertools import groupby
+from operator import index
 from typing import Any, NamedTuple
 
 from ottla.client.lookups import Question
@@ -31,6 +32,7 @@ from ottla.wire.messages.list_offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from ottla.wire.primitives import MAX_STRING_BYTES, is_string
 
 LATEST = -1
 EARLIEST = -2
@@ -160,6 +162,27 @@ class GroupMetadata(NamedTuple):
 
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+# Of the fields of a request.
+_MAX_INT32, _MAX_INT64 = 2**31 - 1, 2**63 - 1
+
+
+def to_commit(
+    given: Mapping[TopicPartition, int | OffsetAndMetadata],
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """What an application wants to be committed; ValueError or TypeError where no request could carry it: it would
+    fail where nobody hears it, and hold up the commits behind it."""
+    found = {}
+    for (topic, partition), value in given.items():
+        offset, note, epoch = OffsetAndMetadata.of(value)
+        if not is_string(topic) or not is_string(note or ""):
+            raise ValueError(
+                f"{topic!r}: names and notes are text of up to {MAX_STRING_BYTES} bytes in UTF-8"
+            )
+        tp, offset, epoch = TopicPartition(topic, index(partition)), index(offset), index(epoch)
+        if not (0 <= tp.partition <= _MAX_INT32 and 0 <= offset <= _MAX_INT64 and -1 <= epoch <= _MAX_INT32):
+            raise ValueError(f"offset {offset} of {tp}, epoch {epoch}: no partition has it")
+        found[tp] = OffsetAndMetadata(offset, note, epoch)
+    return found
 
 
 def names_at_most(topics: Iterable[str], metadata: ClusterMetadata) -> int | None:

@@ -34,6 +34,7 @@ from ottla.client.offsets import (
     offset_fetch_error,
     offset_fetch_for_version,
     offset_fetch_request,
+    to_commit,
 )
 from ottla.model.errors import ErrorCode, KafkaError, error_of
 from ottla.model.ids import TopicPartition
@@ -359,7 +360,7 @@ async def alter_group_offsets(
     """Set what a group without members has committed; the group is made if there is none."""
     if not offsets:
         return {}
-    wanted = {TopicPartition(*tp): OffsetAndMetadata.of(value) for tp, value in offsets.items()}
+    wanted = to_commit(offsets)
     request = offset_commit_request(wanted, GroupMetadata(group_id), client.core.metadata)
     response = await ask_group_coordinator(
         client, group_id, request, _passing(offset_commit_error), at_most=BY_NAME

@@ -16,7 +16,14 @@ from ottla.client.consumer.fetch import ConsumerRecord
 from ottla.client.errors import StateError, TimedOut, Wakeup
 from ottla.client.group.events import Change, Rebalance, RebalanceListener
 from ottla.client.network import timed_out_waiting
-from ottla.client.offsets import EARLIEST, LATEST, GroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
+from ottla.client.offsets import (
+    EARLIEST,
+    LATEST,
+    GroupMetadata,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    to_commit,
+)
 from ottla.model.errors import KafkaError
 from ottla.model.ids import TopicPartition
 from ottla.net.aio import monotonic_ms
@@ -345,7 +352,7 @@ class AsyncConsumer(AsyncClient):
     def _offsets(self, offsets: ToCommit | None) -> dict[TopicPartition, OffsetAndMetadata]:
         if offsets is None:
             return self._need_group().consumed()
-        return {TopicPartition(*tp): OffsetAndMetadata.of(value) for tp, value in offsets.items()}
+        return to_commit(offsets)
 
     async def committed(
         self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.client.base import AsyncClient
 from ottla.client.config import ProducerConfig
 from ottla.client.errors import BufferExhausted, Closed, StateError, TimedOut
-from ottla.client.offsets import GroupMetadata, OffsetAndMetadata
+from ottla.client.offsets import GroupMetadata, OffsetAndMetadata, to_commit
 from ottla.client.producer.accumulator import (
     Delivery,
     Headers,
@@ -171,7 +171,7 @@ class AsyncProducer(AsyncClient):
     ) -> None:
         """Make a group's progress part of the transaction; `group` is the consumer's group_metadata()."""
         who = GroupMetadata(group) if isinstance(group, str) else group
-        wanted = {TopicPartition(*tp): OffsetAndMetadata.of(value) for tp, value in offsets.items()}
+        wanted = to_commit(offsets)
         with self._lock:
             operation = self._transactions().send_offsets(wanted, who, monotonic_ms())
         await self._finish(operation, timeout_ms)

@@ -14,6 +14,7 @@ from ottla.client.blocking import Consumer
 from ottla.client.consumer.aio import AsyncConsumer
 from ottla.client.errors import Closed
 from ottla.client.group.events import RebalanceListener
+from ottla.client.offsets import OffsetAndMetadata
 from ottla.model.ids import TopicPartition
 from ottla.records.record import build_batch
 from ottla.wire.messages.groups.classic import OffsetCommitRequest
@@ -104,6 +105,36 @@ def test_a_close_ends_in_its_time_though_nothing_can_be_committed(
     took_s = time.monotonic() - began_s
     answered.set()
     assert took_s < 20  # a commit by itself has default_api_timeout_ms, a minute
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {("orders", "0"): 1, ("orders", 1): 2},
+        {("orders", 0): 1.5},
+        {("orders", 0): -1},
+        {("orders", 0): 2**63},
+        {("orders", 2**31): 1},
+        {(b"orders", 0): 1},
+        {("\udcff", 0): 1},
+        {("orders", 0): OffsetAndMetadata(1, "\udcff")},
+        {("orders", 0): OffsetAndMetadata(1, "", 2**31)},
+    ],
+)
+def test_a_commit_that_no_request_can_carry_is_refused_and_holds_up_no_other(
+    broker: StubBroker, wrong: dict[Any, Any]
+) -> None:
+    async def commits() -> Any:
+        consumer = await AsyncConsumer(bootstrap_servers=broker.address, group_id="g").start()
+        try:
+            with pytest.raises((TypeError, ValueError)):
+                await consumer.commit(wrong, timeout_ms=5_000)
+            await consumer.commit({TP: 3}, timeout_ms=20_000)
+            return await consumer.committed([TP])
+        finally:
+            await consumer.close(timeout_ms=100)
+
+    assert asyncio.run(commits())[TP].offset == 3
 
 
 def test_who_waits_for_a_commit_when_a_consumer_closes_hears_that_it_is_closed(broker: StubBroker) -> None:
