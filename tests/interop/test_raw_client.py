@@ -13,11 +13,14 @@ from tests.clients import test_raw_transactions as transactions
 from tests.clients.conftest import MakeTopic
 from tests.clients.raw_writer import SETTINGS, quiet_port
 from tests.interop.apache import ApacheKafka
+from tests.interop.process import wait_until
 
 from ottla.client import Admin, NewTopic
 from ottla.model.errors import KafkaError
 
 pytestmark = pytest.mark.interop
+
+KNOWN_TIMEOUT_S = 60
 
 
 class Apache:
@@ -49,12 +52,20 @@ def broker(request: pytest.FixtureRequest, mortal: ApacheKafka) -> Apache:
 
 @pytest.fixture
 def make_topic(address: str) -> MakeTopic:
+    """Apache answers when its controller has made a topic: its broker hears of it a moment later."""
+
     def make(partitions: int = 1, **configs: object) -> str:
         name = f"t-{next(_NUMBERS)}"
         settings = {key.replace("_", "."): str(value) for key, value in configs.items()}
         with Admin(bootstrap_servers=address) as admin:
             created = admin.create_topics([NewTopic(name, partitions, configs=settings)])[name]
             assert not isinstance(created, KafkaError), created
+
+            def is_known() -> bool:
+                found = admin.describe_topics([name])[name]
+                return not isinstance(found, KafkaError) and len(found.partitions) == partitions
+
+            wait_until(is_known, KNOWN_TIMEOUT_S, f"topic {name}")
         return name
 
     return make

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tests.interop.process import free_ports, wait_until
 from tests.interop.yarn.daemons import Yarn
-from tests.support.shipped import clicks_of, expected_views, shipped, views_of
+from tests.support.shipped import clicks_of, expected_sessions, expected_views, sessions_of, shipped, views_of
 from tests.support.six import Record, prepare, produce
 from tests.support.spark_world import Broker
 from tests.support.standalone import SETTINGS, clean_environment, kill_all, ottla
@@ -157,6 +157,9 @@ def test_the_driver_and_an_executor_are_killed(
                 strike(victim)
             what = f"all views after the death of {victim}"
             wait_until(functools.partial(has_counted, clicks[:end]), RECOVERY_TIMEOUT_S, what, 1)
+        # They are another stream's, which needs a micro-batch more: it is not ended before.
+        sessions = expected_sessions(clicks_of(clicks))
+        wait_until(lambda: sessions_of(broker) == sessions, RECOVERY_TIMEOUT_S, "all sessions", 1)
     finally:
         yarn.kill(yarn.applications()[0]["id"])
         client.wait(RECOVERY_TIMEOUT_S)

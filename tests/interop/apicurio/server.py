@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tarfile
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -69,10 +70,14 @@ class Apicurio:
         return (self._directory / "registry.log").read_text(errors="replace")
 
     def _answers(self) -> bool:
+        """It does all things slowly the first time: a schema is looked for before somebody waits for one."""
         assert self._process is not None
         assert self._process.poll() is None, self.log_text()[-6000:]
         try:
-            with urllib.request.urlopen(f"{self.url}/subjects", timeout=10) as answer:
-                return bool(answer.status == 200)
+            with urllib.request.urlopen(f"{self.url}/subjects/nobody/versions/latest", timeout=60):
+                return True
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return refusal.code == 404
         except OSError:
             return False
