@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from ottla.client.errors import ConfigError
 from ottla.config.errors import ConfigError as BadSetting
 from ottla.config.properties import MAX_PROPERTIES_BYTES, decode_properties, parse_properties
-from ottla.config.types import SECURITY_PROTOCOLS
+from ottla.config.types import INT_MAX, SECURITY_PROTOCOLS
 from ottla.security.channels import WITH_SASL, WITH_TLS, ChannelSecurity
 from ottla.wire.primitives import MAX_STRING_BYTES, is_string
 
@@ -81,7 +81,6 @@ _SENT_NUMBERS = frozenset(
     }
 )
 _SENT_TEXTS = frozenset({"client_id", "client_rack"})
-_MAX_INT32 = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +183,8 @@ class ClientConfig:
             value = getattr(self, setting.name)
             if setting.name.endswith(("_ms", "_bytes")) and isinstance(value, int) and value < 0:
                 raise ConfigError(f"{setting.name} must not be negative, it is {value}")
-            if setting.name in _SENT_NUMBERS and not (isinstance(value, int) and value <= _MAX_INT32):
-                raise ConfigError(f"{setting.name} must be a whole number up to {_MAX_INT32}, not {value!r}")
+            if setting.name in _SENT_NUMBERS and not (isinstance(value, int) and value <= INT_MAX):
+                raise ConfigError(f"{setting.name} must be a whole number up to {INT_MAX}, not {value!r}")
             if setting.name in _SENT_TEXTS and value is not None and not is_string(value):
                 raise ConfigError(f"{setting.name} must be text of up to {MAX_STRING_BYTES} bytes in UTF-8")
         if self.max_in_flight_requests_per_connection < 1:

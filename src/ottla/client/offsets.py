@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ottla.client.lookups import Question
 from ottla.client.metadata import ClusterMetadata
 from ottla.client.network import NetworkCore
+from ottla.config.types import INT_MAX, LONG_MAX
 from ottla.model.errors import ErrorCode, error_of
 from ottla.model.ids import ZERO_UUID, TopicPartition
 from ottla.wire.messages.groups.classic import (
@@ -162,8 +163,6 @@ class GroupMetadata(NamedTuple):
 
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
-# Of the fields of a request.
-_MAX_INT32, _MAX_INT64 = 2**31 - 1, 2**63 - 1
 
 
 def to_commit(
@@ -179,7 +178,7 @@ def to_commit(
                 f"{topic!r}: names and notes are text of up to {MAX_STRING_BYTES} bytes in UTF-8"
             )
         tp, offset, epoch = TopicPartition(topic, index(partition)), index(offset), index(epoch)
-        if not (0 <= tp.partition <= _MAX_INT32 and 0 <= offset <= _MAX_INT64 and -1 <= epoch <= _MAX_INT32):
+        if not (0 <= tp.partition <= INT_MAX and 0 <= offset <= LONG_MAX and -1 <= epoch <= INT_MAX):
             raise ValueError(f"offset {offset} of {tp}, epoch {epoch}: no partition has it")
         found[tp] = OffsetAndMetadata(offset, note, epoch)
     return found

@@ -48,8 +48,7 @@ log = logging.getLogger("ottla.replication")
 TopicKey = str | bytes
 
 # How long after a descriptor was missing another try is made to open a log, or to flush one.
-HOST_AGAIN_S = 1.0
-FLUSH_AGAIN_S = 1.0
+TRY_AGAIN_S = 1.0
 
 
 # replica.lag.time.max.ms may be nothing, and the loop has other work.
@@ -337,7 +336,7 @@ class ReplicaManager:
                     if not has_complained:
                         has_complained = True
                         log.error("%s is not flushed for now: %s", partition.topic_partition, error)
-                    await asyncio.sleep(FLUSH_AGAIN_S)
+                    await asyncio.sleep(TRY_AGAIN_S)
                 else:
                     partition.maybe_advance_high_watermark()
         except KafkaError as error:
@@ -568,7 +567,7 @@ class ReplicaManager:
 
     async def _host_unhosted(self) -> None:
         while self._unhosted:
-            await asyncio.sleep(HOST_AGAIN_S)
+            await asyncio.sleep(TRY_AGAIN_S)
             unhosted, self._unhosted = self._unhosted, {}
             try:
                 while unhosted:

@@ -35,7 +35,7 @@ async def unasked(request: object) -> Any:
 
 
 def test_what_found_no_descriptor_is_hosted_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_manager, "HOST_AGAIN_S", 0)
+    monkeypatch.setattr(replica_manager, "TRY_AGAIN_S", 0)
     real_open, failing = os.open, True
 
     def limited(*args: Any, **options: Any) -> int:
@@ -360,7 +360,7 @@ def test_who_finds_no_descriptor_for_the_checkpoints_leads_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A start after a crash would trust the recovery point from before."""
-    monkeypatch.setattr(replica_manager, "HOST_AGAIN_S", 0)
+    monkeypatch.setattr(replica_manager, "TRY_AGAIN_S", 0)
     real_open, failing = os.open, True
 
     def limited(*args: Any, **options: Any) -> int:
@@ -401,7 +401,7 @@ def test_what_finds_no_descriptor_to_be_flushed_is_flushed_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Consumers see nothing of it before, and nobody may write to it again. A stop does not wait for descriptors."""
-    monkeypatch.setattr(replica_manager, "FLUSH_AGAIN_S", 0)
+    monkeypatch.setattr(replica_manager, "TRY_AGAIN_S", 0)
     flush, failures = Log.flush, 3
 
     def limited(log: Log, upto: int | None = None, *, now_ms: int) -> None:
