@@ -119,8 +119,8 @@ def merged(request: Request, target: Target[T], table: T) -> T:
                 )
             except NotHereError as error:
                 log.info("a few rows are merged by tasks: %s", error)
-                few, ranges = None, _ranges(changes, request)
-                is_done = _merge_once(request, target, table, changes, ranges)
+                # With the next attempt, on the table as it is then.
+                few, ranges, is_done = None, _ranges(changes, request), False
             if is_done:
                 return target.current()
         raise RuntimeError(f"other writers were faster {ATTEMPTS} times; the batch is tried again")
