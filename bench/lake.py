@@ -4,8 +4,7 @@ A local cluster, so that the driver's JVM and the executors' are processes of th
 master and workers inside the driver's JVM and an executor's JVM for each. The driver's JVM has 1 GB
 (`spark.driver.memory`); of it and of the driver's Python the peak of the resident memory is told for each size. Sizes
 go up, so what grows with the rows shows. Rows are counted by the format's own reader after each write. `--rows` says
-how many (default 5 million; the figure of the issue is 50 million, which takes about 25 GB of disk: the files and
-Spark's shuffle).
+how many: 5 million unless it is given. 50 million take about 25 GB of disk, the files and Spark's shuffle.
 """
 
 from __future__ import annotations
