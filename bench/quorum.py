@@ -118,7 +118,7 @@ def measure(kind: str, where: Path, size: Size) -> Figures:
 
 
 def rows_of(theirs: Figures, ours: Figures, size: Size) -> Iterator[Row]:
-    """The aims are the issue's."""
+    """One a figure, with the share of Apache's that is aimed at."""
     yield Row(
         "controller killed to the next topic",
         "s",
