@@ -129,9 +129,16 @@ class Sink:
             any(report.skipped for report in found),
         )
 
-    def commit(self, batch_id: int, reports: Iterable[TaskReport], die_before: int | None = None) -> None:
+    def commit(
+        self,
+        batch_id: int,
+        reports: Iterable[TaskReport],
+        die_before: int | None = None,
+        *,
+        of_stream: bool = False,
+    ) -> None:
         """Commit; `die_before` counts the steps that are still done."""
-        self.run(commit(self.driver, self.written(batch_id, reports)), die_before)
+        self.run(commit(self.driver, self.written(batch_id, reports), of_stream=of_stream), die_before)
 
     def abort(self, batch_id: int, reports: Iterable[TaskReport]) -> None:
         self.run(abort(Driver(), self.written(batch_id, reports)))

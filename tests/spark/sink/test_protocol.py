@@ -11,7 +11,7 @@ from tests.support.spark_world import Broker
 
 from ottla.client.transaction.by_id import init_producer_id
 from ottla.spark.sink.cluster import RowsLostError, read_decision
-from ottla.spark.sink.commit import CopyRows, Examine, SinkError, commit_once
+from ottla.spark.sink.commit import CopyRows, Examine, OlderCheckpointError, SinkError, commit_once
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -74,6 +74,17 @@ def test_a_driver_dies_before_any_step_and_the_batch_is_replayed(
     check(broker, sink, texts("s0") + texts("s1"))
     sink.commit(1, [sink.task(1, 0, texts("next"))])
     check(broker, sink, texts("s0") + texts("s1") + texts("next"))
+
+
+def test_a_process_that_remembers_an_older_decision_looks_again(broker: Broker, sink: Sink) -> None:
+    """Spark commits in any of its workers: the one that wrote batch 1 has not seen who wrote batch 2."""
+    other = Sink(broker.bootstrap, sink.topic, sink.query_id)
+    for batch, process in enumerate((sink, sink, other)):
+        process.commit(batch, [process.task(batch, 0, texts(f"b{batch}"))], of_stream=True)
+    with pytest.raises(OlderCheckpointError):
+        sink.commit(1, [sink.task(1, 0, texts("other rows"), looks=False)], of_stream=True)
+    sink.commit(2, [sink.task(2, 0, texts("b2"), looks=False)], of_stream=True)
+    check(broker, sink, texts("b0") + texts("b1") + texts("b2"))
 
 
 @pytest.mark.parametrize("after", ["the decision", "the tasks"])

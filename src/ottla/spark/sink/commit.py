@@ -409,6 +409,9 @@ def commit(driver: Driver, written: Written, *, of_stream: bool = False) -> Step
         return
     for _ in range(TAKE_OVERS):
         try:
+            if of_stream and _settles(driver, written):
+                # Nothing would be written below, so we would not learn that a driver in another process has gone on.
+                driver.forget()
             yield from _known(driver)
             if not _settles(driver, written):
                 yield from _decide(driver, written)
