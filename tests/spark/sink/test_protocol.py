@@ -240,6 +240,19 @@ def test_a_decision_that_went_away_is_not_taken_for_one(broker: Broker, sink: Si
         sink.commit(0, [report])
 
 
+def test_a_decision_that_went_away_is_forgotten_by_who_made_it(broker: Broker, sink: Sink) -> None:
+    """The docs' way to have a batch written again, in a program that goes on."""
+    sink.commit(0, [sink.task(0, 0, texts("a"))])
+    assert read_decision(sink.client, sink.prefix, require_stable=True) is not None
+    admin = broker.admin()
+    for future in admin.delete_consumer_groups([sink.prefix]).values():
+        future.result(30)
+    report = sink.task(0, 0, texts("again"))
+    assert not report.skipped
+    sink.commit(0, [report])
+    check(broker, sink, texts("a") + texts("again"))
+
+
 def test_rows_that_retention_removed_are_missed(broker: Broker, sink: Sink) -> None:
     from confluent_kafka import TopicPartition
 

@@ -376,7 +376,7 @@ Steps: TypeAlias = Generator[Step, Any, T]
 class Driver:
     """What a driver-side process knows of its own last commit, for as long as nobody takes over.
 
-    While `identity` is not fenced nobody else has decided anything: neither taking over nor reading is needed.
+    While `identity` is not fenced nobody else has decided anything: neither taking over nor reading is needed to write.
     """
 
     identity: Identity | None = None
@@ -409,8 +409,9 @@ def commit(driver: Driver, written: Written, *, of_stream: bool = False) -> Step
         return
     for _ in range(TAKE_OVERS):
         try:
-            if of_stream and _settles(driver, written):
-                # Nothing would be written below, so we would not learn that a driver in another process has gone on.
+            if _settles(driver, written):
+                # Nothing would be written below, so we would not learn that a driver in another process has gone on,
+                # or that the group's offsets were deleted.
                 driver.forget()
             yield from _known(driver)
             if not _settles(driver, written):
