@@ -48,6 +48,9 @@ FORGOTTEN = (
 OTHER_LIFE = "incorrect server side session identifier"
 # A server that is being stopped answers for a while, without its Spark.
 WITHOUT_SPARK = ("stopped SparkContext", "SparkContext was shut down", "SparkContext has been shutdown")
+# What gRPC in Java says, without any words of Spark's, where something raised that nobody there thought of: most often
+# because the server is being stopped, while its port is still open.
+BROKEN_OFF = ("Application error processing RPC",)
 UNANSWERED = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 
@@ -97,6 +100,8 @@ def gone(error: BaseException, remote: str) -> ServerAway | None:
             )
         if _is_from(one, WITHOUT_SPARK):
             return ServerAway(f"{named(remote)} is being stopped, or has lost its Spark")
+        if _is_from(one, BROKEN_OFF):
+            return ServerAway(f"{named(remote)} broke a call off: it is being stopped, or its log says why")
     return None
 
 

@@ -53,6 +53,13 @@ ALREADY = PySparkRuntimeError(
     messageParameters={"error_type": "INVALID_HANDLE.SESSION_NOT_FOUND"},
 )
 
+# As of a server that is being stopped, while its port is still open.
+BROKEN_OFF = SparkConnectGrpcException(
+    "<_MultiThreadedRendezvous of RPC that terminated with:\n\tstatus = StatusCode.UNKNOWN\n"
+    '\tdetails = "Application error processing RPC"\n>',
+    grpc_status_code=grpc.StatusCode.UNKNOWN,
+)
+
 
 @pytest.mark.parametrize(
     ("error", "why"),
@@ -72,6 +79,7 @@ ALREADY = PySparkRuntimeError(
         (NO_ACTIVE_SESSION, "has forgotten the session"),
         (ALREADY, "has forgotten the session"),
         (UnknownException("Cannot call methods on a stopped SparkContext."), "is being stopped"),
+        (BROKEN_OFF, "broke a call off"),
     ],
 )
 def test_a_server_that_is_gone_is_told_by_what_a_call_raises(error: Exception, why: str) -> None:
