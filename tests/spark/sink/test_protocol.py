@@ -247,6 +247,7 @@ def test_a_decision_that_went_away_is_forgotten_by_who_made_it(broker: Broker, s
     admin = broker.admin()
     for future in admin.delete_consumer_groups([sink.prefix]).values():
         future.result(30)
+    sink.commit(0, [sink.task(0, 0, [])])  # there is nothing to decide, and nothing to miss
     report = sink.task(0, 0, texts("again"))
     assert not report.skipped
     sink.commit(0, [report])

@@ -467,8 +467,8 @@ def _is_settled(driver: Driver, written: Written) -> Steps[bool]:
 
     Nobody is taken over for that, so a decision that a dead driver left half made must not be waited for.
     """
-    if driver.identity is not None:
-        return _settles(driver, written)
+    if driver.identity is not None and not _settles(driver, written):
+        return False
     decision = yield ReadDecision(stable=False)
     return decision is not None and decision.settles(written.query_id, written.batch_id)
 
