@@ -119,7 +119,8 @@ class Squares:
             return reached(self._servers, self._group, self._numbers.topic, len(NODES)) >= count
         except KafkaException as error:
             # Offsets are told when no transaction is open on them, and the application may wait for a node in one.
-            if error.args[0].code() != KafkaError._TIMED_OUT:
+            # Who coordinates the group may have changed a moment ago, and librdkafka asks whom it knew.
+            if error.args[0].code() not in (KafkaError._TIMED_OUT, KafkaError.NOT_COORDINATOR):
                 raise
             return False
 
