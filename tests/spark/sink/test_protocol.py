@@ -10,7 +10,7 @@ from tests.support.sink_world import Sink, Stopped, final_values, is_stable, val
 from tests.support.spark_world import Broker
 
 from ottla.client.transaction.by_id import committed, init_producer_id
-from ottla.model.ids import TopicPartition
+from ottla.model.ids import TopicPartition as Place
 from ottla.spark.sink.cluster import RowsLostError, read_decision
 from ottla.spark.sink.commit import CopyRows, Examine, OlderCheckpointError, SinkError, commit_once
 
@@ -40,8 +40,9 @@ def wait_for_decision(sink: Sink) -> None:
 
     The partitions are named: asked for all it has, a group says nothing of first commits that are still open.
     """
-    places = [TopicPartition(sink.topic, partition) for partition in sink.client.topic(sink.topic).partitions]
-    assert committed(sink.client, sink.prefix, places)
+    places = [Place(sink.topic, partition) for partition in sink.client.topic(sink.topic).partitions]
+    committed(sink.client, sink.prefix, places)
+    assert read_decision(sink.client, sink.prefix, require_stable=True) is not None
 
 
 def restart_later(sink: Sink) -> None:
